@@ -1,0 +1,63 @@
+package caddymodule
+
+import (
+	"io"
+	"net"
+	"time"
+
+	"github.com/sandboxallow/sandboxallow/internal/policy"
+)
+
+// TLS alert descriptions (RFC 8446 §6).
+const (
+	alertAccessDenied     = 49
+	alertDecodeError      = 50
+	alertInternalError    = 80
+	alertUnrecognizedName = 112
+)
+
+// alertFor returns the TLS alert that tells a client about a denial, 0 for none.
+func alertFor(r policy.Reason) byte {
+	switch r {
+	case policy.ReasonNotAllowed, policy.ReasonDenied, policy.ReasonPortNotAllowed, policy.ReasonNoPolicy,
+		policy.ReasonNoName, policy.ReasonBadName, policy.ReasonNameMismatch, policy.ReasonBadRequest:
+		return alertUnrecognizedName
+	case policy.ReasonPrivateAddress:
+		return alertAccessDenied
+	case policy.ReasonHelloMalformed, policy.ReasonHelloTooLarge:
+		return alertDecodeError
+	case policy.ReasonNoAddress, policy.ReasonResolverError, policy.ReasonDialError, policy.ReasonLimit:
+		return alertInternalError
+	}
+	return 0
+}
+
+const (
+	alertTimeout = time.Second            // to write an alert
+	lingerTime   = 100 * time.Millisecond // for the client to close first
+	lingerBytes  = 64 << 10
+)
+
+// refuse tells the client why in its own protocol and closes the connection.
+//
+// A connection that is closed with bytes unread is reset, and the alert may be lost with it. So what the
+// client still sends is read, for a moment; not by a gateway that is out of descriptors.
+func refuse(c net.Conn, r policy.Reason) {
+	defer c.Close()
+	alert := alertFor(r)
+	if alert == 0 {
+		return
+	}
+	c.SetDeadline(time.Now().Add(alertTimeout))
+	if _, err := c.Write([]byte{21, 3, 3, 0, 2, 2, alert}); err != nil {
+		return
+	}
+	if r == policy.ReasonLimit {
+		return
+	}
+	if tcp, ok := c.(*net.TCPConn); ok {
+		tcp.CloseWrite()
+	}
+	c.SetReadDeadline(time.Now().Add(lingerTime))
+	io.CopyN(io.Discard, c, lingerBytes)
+}

@@ -1,0 +1,275 @@
+package caddymodule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/mholt/caddy-l4/layer4"
+	"go.uber.org/zap"
+
+	"github.com/sandboxallow/sandboxallow/internal/hello"
+	"github.com/sandboxallow/sandboxallow/internal/policy"
+	"github.com/sandboxallow/sandboxallow/internal/tunnel"
+	"github.com/sandboxallow/sandboxallow/internal/upstream"
+)
+
+func init() {
+	caddy.RegisterModule(new(Handler))
+}
+
+// Handler reads the server name from a TLS ClientHello, decides on it by the policy for the client's
+// address, resolves it, refuses private addresses, and tunnels the connection, which it does not decrypt.
+//
+// It is the end of its route. The route needs no matcher: the handler reads the connection itself, so that
+// nothing else decides who gets through.
+type Handler struct {
+	// The port that rules are checked against and that is dialled. Default: the one the client connected to.
+	UpstreamPort uint16 `json:"upstream_port,omitempty"`
+
+	// The name of a policy that must admit the connection too, besides the one for the client's address.
+	Policy string `json:"policy,omitempty"`
+
+	// Where `policy` stands in a Caddyfile, for the error if there is no such policy.
+	PolicyAt string `json:"policy_at,omitempty"`
+
+	app *App
+}
+
+// CaddyModule returns the Caddy module information.
+func (*Handler) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "layer4.handlers.sandboxallow",
+		New: func() caddy.Module { return new(Handler) },
+	}
+}
+
+// Provision finds the app.
+func (h *Handler) Provision(ctx caddy.Context) error {
+	app, err := appOf(ctx)
+	if err != nil {
+		return err
+	}
+	h.app = app
+	return app.needPolicy(h.Policy, h.PolicyAt)
+}
+
+// Handle decides on a connection and, if it is admitted, tunnels it until it ends. What goes wrong is in
+// the decision log; there is nothing left for layer4 to report.
+func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
+	r := record{layer: layerTLS, client: clientOf(cx), listener: h.Policy, port: h.UpstreamPort, start: time.Now()}
+	if r.port == 0 {
+		r.port = localPort(cx)
+	}
+	if !open.acquire(h.app.MaxTunnels) {
+		h.deny(cx.Conn, &r, policy.ReasonLimit, fmt.Errorf("%d connections are held, see max_tunnels", h.app.MaxTunnels))
+		return nil
+	}
+	defer open.release()
+	defer func() {
+		// A panic here would end the process, and with it everybody's tunnels.
+		if p := recover(); p != nil {
+			h.app.metrics.panics.Inc()
+			h.app.log.Error("panic in connection handler", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	h.handle(cx, &r)
+	return nil
+}
+
+func (h *Handler) handle(cx *layer4.Connection, r *record) {
+	buf := helloBuffers.Get().(*[]byte)
+	defer func() {
+		if buf != nil {
+			helloBuffers.Put(buf)
+		}
+	}()
+	cx.SetReadDeadline(r.start.Add(time.Duration(h.app.HelloTimeout)))
+	name, read, err := readHello(cx, *buf)
+	if errors.Is(err, errSilent) {
+		return // a health check, or a client that changed its mind: nobody was denied
+	}
+	r.name = name
+	if err != nil {
+		h.deny(cx.Conn, r, helloReason(err), err)
+		return
+	}
+	n, err := policy.ParseName(name)
+	if err != nil {
+		h.deny(cx.Conn, r, policy.ReasonBadName, err)
+		return
+	}
+	r.name = n.String()
+
+	sel, set := h.app.decide(r, n)
+	if !r.decision.Verdict.Admits() {
+		h.app.decided(r)
+		refuse(cx.Conn, r.decision.Reason)
+		return
+	}
+
+	up, err := h.app.dialer.Dial(context.Background(), n, r.port, sel.Lifts)
+	if err != nil {
+		h.deny(cx.Conn, r, upstream.Reason(err), err)
+		return
+	}
+	defer up.Close()
+	r.upstream = up.RemoteAddr().(*net.TCPAddr).AddrPort()
+	h.app.decided(r)
+
+	// What was read is the first that the upstream gets. More of it can be in cx if a matcher has read ahead.
+	if _, err = up.Write(read); err == nil {
+		_, err = up.Write(cx.MatchingBytes())
+	}
+	helloBuffers.Put(buf)
+	buf = nil
+
+	t := &openTunnel{client: r.client, listener: r.listener, name: n, port: r.port, upstream: r.upstream, conns: [2]net.Conn{cx.Conn, up}}
+	if err == nil {
+		h.app.tunnel(t, set, r)
+	} else {
+		r.detail = err.Error()
+	}
+	h.app.closed(t, r)
+}
+
+// tunnel runs an admitted tunnel and keeps it known while it is open.
+func (a *App) tunnel(t *openTunnel, set *policy.Set, r *record) {
+	open.add(t, a, set)
+	defer open.remove(t)
+	res := tunnel.Run(t.conns[0], t.conns[1], tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: &t.counters})
+	if res.Err != nil {
+		r.detail = res.Err.Error()
+	}
+}
+
+// closed records the end of a tunnel.
+func (a *App) closed(t *openTunnel, r *record) {
+	r.in, r.out = t.counters.In.Load(), t.counters.Out.Load()
+	a.metrics.closed(r.in, r.out)
+	if reason := policy.Reason(t.revoked.Load()); reason != policy.ReasonNone {
+		r.decision = policy.Decision{Reason: reason, Policy: r.decision.Policy}
+		r.detail = ""
+		a.write(zap.WarnLevel, msgRevoked, r)
+		return
+	}
+	a.write(zap.InfoLevel, msgClosed, r)
+}
+
+// decide looks the name up. Where it would not be allowed it waits while a change of the policy is
+// settling, and goes by the result: the client may have been told of it by DNS already.
+func (a *App) decide(r *record, n policy.Name) (policy.Selection, *policy.Set) {
+	set := a.store.Set()
+	sel := set.Select(r.client, r.listener)
+	r.decision = sel.Lookup(n, r.port)
+	if r.decision.Verdict.Admits() || r.decision.Reason != policy.ReasonNotAllowed {
+		return sel, set
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), policy.SettleTimeout)
+	defer cancel()
+	a.store.Settle(ctx)
+	if now := a.store.Set(); now != set {
+		set = now
+		sel = set.Select(r.client, r.listener)
+		r.decision = sel.Lookup(n, r.port)
+	}
+	return sel, set
+}
+
+// deny records a denial that is not the policy's and tells the client.
+func (h *Handler) deny(c net.Conn, r *record, reason policy.Reason, err error) {
+	r.decision = policy.Decision{Reason: reason, Policy: r.decision.Policy, Rule: r.decision.Rule}
+	if r.decision.Policy == "" {
+		r.decision.Policy = h.app.store.Set().Select(r.client, r.listener).Policy()
+	}
+	r.detail = err.Error()
+	h.app.decided(r)
+	refuse(c, reason)
+}
+
+// helloBuffers are for ClientHellos: most fit at once, those with post-quantum key shares too.
+var helloBuffers = sync.Pool{New: func() any {
+	b := make([]byte, 4<<10)
+	return &b
+}}
+
+var (
+	errSilent     = errors.New("connection closed before the first byte")
+	errHelloEnd   = errors.New("connection closed within the ClientHello")
+	errHelloLate  = errors.New("no complete ClientHello in time")
+	errHelloBroke = errors.New("connection broke within the ClientHello")
+)
+
+// readHello reads until the server name is known, into buf or, if the ClientHello does not fit, into memory
+// of its own. It returns the name as sent and all that was read.
+func readHello(r io.Reader, buf []byte) (name string, read []byte, err error) {
+	n := 0
+	for {
+		raw, need, err := hello.ServerName(buf[:n])
+		if err != nil || need == 0 {
+			return string(raw), buf[:n], err
+		}
+		if need > len(buf)-n {
+			bigger := make([]byte, min(max(2*len(buf), n+need), hello.MaxSize))
+			copy(bigger, buf[:n])
+			buf = bigger
+		}
+		m, err := io.ReadAtLeast(r, buf[n:], need)
+		n += m
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return "", nil, errHelloLate
+		case n == 0:
+			return "", nil, errSilent
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return "", nil, errHelloEnd
+		default:
+			return "", nil, fmt.Errorf("%w: %w", errHelloBroke, err)
+		}
+	}
+}
+
+func helloReason(err error) policy.Reason {
+	var he *hello.Error
+	switch {
+	case errors.Is(err, errHelloLate):
+		return policy.ReasonHelloTimeout
+	case errors.As(err, &he) && he.Kind == hello.NotTLS:
+		return policy.ReasonNotTLS
+	case errors.As(err, &he) && he.Kind == hello.TooLarge:
+		return policy.ReasonHelloTooLarge
+	case errors.As(err, &he) && he.Kind == hello.NoName:
+		return policy.ReasonNoName
+	}
+	return policy.ReasonHelloMalformed
+}
+
+// clientOf returns the address that selects the policy, the zero value where the client has none.
+func clientOf(cx *layer4.Connection) netip.Addr {
+	if a, ok := cx.RemoteAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
+}
+
+func localPort(cx *layer4.Connection) uint16 {
+	if a, ok := cx.LocalAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Port()
+	}
+	return 0
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner  = (*Handler)(nil)
+	_ layer4.NextHandler = (*Handler)(nil)
+)

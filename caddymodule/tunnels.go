@@ -1,0 +1,135 @@
+package caddymodule
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandboxallow/sandboxallow/internal/policy"
+	"github.com/sandboxallow/sandboxallow/internal/tunnel"
+)
+
+// open are the tunnels of this process. They outlive the configuration that opened them, so they are not
+// the app's: the limit is that of the process, and whichever configuration is in force judges them all.
+var open = tunnels{open: make(map[*openTunnel]struct{})}
+
+type tunnels struct {
+	held atomic.Int64 // connections that count towards the limit
+
+	mu   sync.Mutex
+	open map[*openTunnel]struct{}
+}
+
+// openTunnel is what it takes to decide again on a tunnel, and to close it.
+type openTunnel struct {
+	client   netip.Addr
+	listener string // the policy that the listener names, "" if none
+	name     policy.Name
+	port     uint16
+	upstream netip.AddrPort
+	conns    [2]net.Conn
+	counters tunnel.Counters
+
+	revoked atomic.Uint32 // policy.Reason for which it was closed
+}
+
+// acquire takes a place, unless max are taken.
+func (ts *tunnels) acquire(max int) bool {
+	if ts.held.Add(1) > int64(max) {
+		ts.held.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (ts *tunnels) release() { ts.held.Add(-1) }
+
+// add registers a tunnel and decides on it once more if its app is not the judge or the set is not the one
+// in force: a change that came while it was being opened has passed it by.
+func (ts *tunnels) add(t *openTunnel, a *App, set *policy.Set) {
+	ts.mu.Lock()
+	ts.open[t] = struct{}{}
+	ts.mu.Unlock()
+	judge := running.judge()
+	if judge == nil {
+		judge = a
+	}
+	if judge != a || judge.store.Set() != set {
+		t.recheck(judge)
+	}
+}
+
+func (ts *tunnels) len() int {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return len(ts.open)
+}
+
+func (ts *tunnels) remove(t *openTunnel) {
+	ts.mu.Lock()
+	delete(ts.open, t)
+	ts.mu.Unlock()
+}
+
+func (ts *tunnels) all() []*openTunnel {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	all := make([]*openTunnel, 0, len(ts.open))
+	for t := range ts.open {
+		all = append(all, t)
+	}
+	return all
+}
+
+// recheck closes the tunnels that a would not open now.
+func (ts *tunnels) recheck(a *App) {
+	for _, t := range ts.all() {
+		t.recheck(a)
+	}
+}
+
+func (ts *tunnels) closeAll() {
+	for _, t := range ts.all() {
+		t.close()
+	}
+}
+
+func (t *openTunnel) recheck(a *App) {
+	sel := a.store.Set().Select(t.client, t.listener)
+	d := sel.Lookup(t.name, t.port)
+	if d.Verdict.Admits() && a.floor.Check(t.upstream, sel.Lifts(t.upstream.Addr())) != nil {
+		d = policy.Decision{Reason: policy.ReasonPrivateAddress}
+	}
+	if !d.Verdict.Admits() && t.revoked.CompareAndSwap(0, uint32(d.Reason)) {
+		t.close()
+	}
+}
+
+// close ends the tunnel with a reset: half an answer must not look like all of it.
+func (t *openTunnel) close() {
+	for _, c := range t.conns {
+		if tcp, ok := c.(*net.TCPConn); ok {
+			tcp.SetLinger(0)
+		}
+		c.Close()
+	}
+}
+
+// tunnelsFor is the default of max_tunnels under a limit of open descriptors, of which pipes take some. A
+// tunnel has two; what the resolver, listeners and logs need is set aside, and room for connections that are
+// only accepted to be refused: caddy-l4 stops accepting for good when accept(2) finds no free descriptor.
+func tunnelsFor(limit, pipes uint64) int {
+	aside := max(128, limit/8) + pipes
+	if limit < aside+2 {
+		return 1
+	}
+	return int(min((limit-aside)/2, 1<<20))
+}
+
+// lookupsFor is how many names may be resolved at a time under a limit of open descriptors: each takes some.
+func lookupsFor(limit uint64) int { return int(min(max(limit/64, 4), 64)) }
+
+// secondsSince is how durations are recorded.
+func secondsSince(start time.Time) float64 { return time.Since(start).Seconds() }
