@@ -1,0 +1,77 @@
+package upstream
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// keepAlive finds out about peers that vanished, and keeps the tunnel in the
+// tables of every NAT on the way while a model thinks. Interval and count are
+// the system's, which saves two system calls a connection.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: -1, Count: -1}
+
+// filter is the floor for one connection of one client.
+type filter struct {
+	check func(ap netip.AddrPort, lifted bool) error
+	lifts func(netip.Addr) bool // nil: none
+}
+
+func (d *Dialer) filter(lifts func(netip.Addr) bool) filter {
+	if d.check != nil {
+		return filter{d.check, lifts}
+	}
+	return filter{d.Floor.Check, lifts}
+}
+
+// allows returns nil if ap may be dialled. An IPv4-mapped address must be
+// unmapped by then, as lifts goes by the address as it is written in a policy.
+func (f filter) allows(ap netip.AddrPort) error {
+	return f.check(ap, f.lifts != nil && f.lifts(ap.Addr()))
+}
+
+// above returns those of addrs that may be dialled, with port. If that is none it
+// returns why the first one may not.
+func (f filter) above(addrs []netip.Addr, port uint16) ([]netip.AddrPort, error) {
+	above := make([]netip.AddrPort, 0, len(addrs))
+	var first error
+	for _, a := range addrs {
+		ap := netip.AddrPortFrom(a.Unmap(), port)
+		if err := f.allows(ap); err == nil {
+			above = append(above, ap)
+		} else if first == nil {
+			first = err
+		}
+	}
+	if len(above) == 0 {
+		return nil, first
+	}
+	return above, nil
+}
+
+// connect connects to ap. What counts is the address that connect(2) gets, which
+// is why the floor is asked again at that very place, whatever was filtered out
+// before.
+//
+// DialTCP, which takes a netip.AddrPort, binds the socket to the address that is
+// not given, and so to a port of its own: as many connections as there are
+// ephemeral ports, to all servers together, and a system call more each.
+func (f filter) connect(ctx context.Context, ap netip.AddrPort) (*net.TCPConn, error) {
+	d := net.Dialer{
+		KeepAliveConfig: keepAlive,
+		Control: func(_, address string, _ syscall.RawConn) error {
+			ap, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return err
+			}
+			return f.allows(netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()))
+		},
+	}
+	c, err := d.DialContext(ctx, "tcp", ap.String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
