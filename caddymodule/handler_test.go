@@ -198,34 +198,38 @@ func TestRawBytes(t *testing.T) {
 	}
 }
 
-// ops-026: a health check connects and goes away.
+// A health check connects and goes away.
 func TestSilentClient(t *testing.T) {
-	g := startDefault(t, nil)
-	before := g.logs.Len()
-	c, err := net.Dial("tcp", g.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	waitFor(t, "the connection to be held", func() bool { return open.held.Load() == 1 })
-	c.Close()
-	waitFor(t, "the connection to be given back", func() bool { return open.held.Load() == 0 })
-	if es := g.logs.All()[before:]; len(es) != 0 {
-		t.Errorf("logged %v, want nothing", es)
-	}
+	t.Run("ops-026", func(t *testing.T) {
+		g := startDefault(t, nil)
+		before := g.logs.Len()
+		c, err := net.Dial("tcp", g.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "the connection to be held", func() bool { return open.held.Load() == 1 })
+		c.Close()
+		waitFor(t, "the connection to be given back", func() bool { return open.held.Load() == 0 })
+		if es := g.logs.All()[before:]; len(es) != 0 {
+			t.Errorf("logged %v, want nothing", es)
+		}
+	})
 }
 
-// sni-033, ops-012: whatever the segments, the upstream gets every byte once.
+// Whatever the segments, the upstream gets every byte once.
 func TestSegments(t *testing.T) {
-	g := startDefault(t, nil)
-	raw, err := net.Dial("tcp", g.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := tls.Client(drip{raw}, &tls.Config{ServerName: "www.example.com", RootCAs: g.roots})
-	defer c.Close()
-	if err := echo(c, "byte by byte"); err != nil {
-		t.Error(err)
-	}
+	t.Run("sni-033", func(t *testing.T) {
+		g := startDefault(t, nil)
+		raw, err := net.Dial("tcp", g.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := tls.Client(drip{raw}, &tls.Config{ServerName: "www.example.com", RootCAs: g.roots})
+		defer c.Close()
+		if err := echo(c, "byte by byte"); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // drip writes one byte at a time.
@@ -268,30 +272,32 @@ func TestLimit(t *testing.T) {
 	c.Close()
 }
 
-// reload-010: a name that is removed takes its tunnels with it, and no others.
+// A name that is removed takes its tunnels with it, and no others.
 func TestRevoked(t *testing.T) {
-	g := startDefault(t, nil)
-	www, err := g.dial("www.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer www.Close()
-	api, err := g.dial("api.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer api.Close()
-	g.set(document(g.upPort, "\tdeny www.example.com"))
-	www.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if _, err := www.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) || !errors.Is(err, net.ErrClosed) && strings.Contains(err.Error(), "timeout") {
-		t.Errorf("tunnel of the removed name: %v, want a reset", err)
-	}
-	if e := g.entry(msgRevoked); e["name"] != "www.example.com" || e["reason"] != "denied" || e["verdict"] != "deny" {
-		t.Errorf("log: %v", e)
-	}
-	if err := echo(api, "still there"); err != nil {
-		t.Errorf("tunnel of the other name: %v", err)
-	}
+	t.Run("reload-010", func(t *testing.T) {
+		g := startDefault(t, nil)
+		www, err := g.dial("www.example.com")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer www.Close()
+		api, err := g.dial("api.example.com")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer api.Close()
+		g.set(document(g.upPort, "\tdeny www.example.com"))
+		www.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := www.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) || !errors.Is(err, net.ErrClosed) && strings.Contains(err.Error(), "timeout") {
+			t.Errorf("tunnel of the removed name: %v, want a reset", err)
+		}
+		if e := g.entry(msgRevoked); e["name"] != "www.example.com" || e["reason"] != "denied" || e["verdict"] != "deny" {
+			t.Errorf("log: %v", e)
+		}
+		if err := echo(api, "still there"); err != nil {
+			t.Errorf("tunnel of the other name: %v", err)
+		}
+	})
 }
 
 // A `private` line that goes takes the tunnels to its addresses with it.
@@ -352,17 +358,19 @@ func TestClosedWithLastApp(t *testing.T) {
 	}
 }
 
-// reload-015: a client that was told of a new name by the other binary finds it here.
+// A client that was told of a new name by the other binary finds it here.
 func TestSettles(t *testing.T) {
-	g := startDefault(t, func(a *App) { a.Poll = caddy.Duration(time.Second) })
-	g.write(strings.ReplaceAll(document(g.upPort), ".example.com:", "api.example.com:"))
-	waitFor(t, "the document with one name", func() bool { _, err := g.dial("www.example.com"); return err != nil })
-	g.write(document(g.upPort))
-	c, err := g.dial("www.example.com")
-	if err != nil {
-		t.Fatalf("right after the name was added: %v", err)
-	}
-	c.Close()
+	t.Run("reload-015", func(t *testing.T) {
+		g := startDefault(t, func(a *App) { a.Poll = caddy.Duration(time.Second) })
+		g.write(strings.ReplaceAll(document(g.upPort), ".example.com:", "api.example.com:"))
+		waitFor(t, "the document with one name", func() bool { _, err := g.dial("www.example.com"); return err != nil })
+		g.write(document(g.upPort))
+		c, err := g.dial("www.example.com")
+		if err != nil {
+			t.Fatalf("right after the name was added: %v", err)
+		}
+		c.Close()
+	})
 }
 
 func TestPanic(t *testing.T) {
@@ -383,20 +391,48 @@ func TestPanic(t *testing.T) {
 	c.Close()
 }
 
-// ops-014, sni-022: a name that is none is logged escaped and cut.
+// A name that is none is logged escaped and cut.
 func TestLoggedName(t *testing.T) {
-	g := startDefault(t, nil)
-	hello := clientHello(t, strings.Repeat("a", 250))
-	c, err := net.Dial("tcp", g.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.Write(hello)
-	e := g.entry(msgDenied)
-	if n := len(e["name"].(string)); e["reason"] != "bad_name" || n > maxLoggedName {
-		t.Errorf("reason %v, %d octets of name", e["reason"], n)
-	}
+	t.Run("sni-022", func(t *testing.T) {
+		g := startDefault(t, nil)
+		hello := clientHello(t, strings.Repeat("a", 250))
+		c, err := net.Dial("tcp", g.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.Write(hello)
+		e := g.entry(msgDenied)
+		if n := len(e["name"].(string)); e["reason"] != "bad_name" || n > maxLoggedName {
+			t.Errorf("reason %v, %d octets of name", e["reason"], n)
+		}
+	})
+}
+
+// The port that is dialled is the handler's, whatever the client connected to.
+func TestUpstreamPort(t *testing.T) {
+	t.Run("dial-041", func(t *testing.T) {
+		g := startDefault(t, nil)
+		c, err := g.dial("www.example.com")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		want := fmt.Sprintf("%s:%d", upstreamAddr, g.upPort)
+		if e := g.entry(msgAllowed); e["upstream"] != want || e["port"] != g.upPort {
+			t.Errorf("dialled %v for port %v, want %s", e["upstream"], e["port"], want)
+		}
+
+		// Without the option it is the listener's port, on which no rule allows the name.
+		g.handler.UpstreamPort = 0
+		if _, err := g.dial("www.example.com"); err == nil {
+			t.Error("want an error")
+		}
+		_, listens, _ := net.SplitHostPort(g.addr)
+		if e := g.entry(msgDenied); fmt.Sprint(e["port"]) != listens || e["reason"] != "port_not_allowed" {
+			t.Errorf("log: %v, want port_not_allowed on port %s", e, listens)
+		}
+	})
 }
 
 func TestTunnelsFor(t *testing.T) {
