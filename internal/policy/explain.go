@@ -115,23 +115,32 @@ func (p *Policy) weigh(n Name, port uint16, matches []Match) Decision {
 	return d
 }
 
-// weighAnyPort asks for every port there is.
+// weighAnyPort asks for each port that the policy or a rule names, those of the policy first, and for one
+// that nobody names: the others are like it.
 func (p *Policy) weighAnyPort(n Name, matches []Match) Decision {
+	ports := slices.Clone(p.ports)
+	for _, m := range matches {
+		ports = append(ports, p.portSets[p.rules[m.Rule.n-1].ports]...)
+	}
+	unnamed := uint16(1)
+	for unnamed != anyPort && slices.Contains(ports, unnamed) {
+		unnamed++
+	}
 	var d Decision
 	on := slices.Clone(matches)
-	for port := 1; port < 1<<16; port++ {
-		for i, m := range matches {
-			on[i].OnPort = p.covers(&p.rules[m.Rule.n-1], uint16(port))
+	for _, port := range append(ports, unnamed) {
+		if port == anyPort {
+			continue
 		}
-		switch next := p.weigh(n, uint16(port), on); {
+		for i, m := range matches {
+			on[i].OnPort = p.covers(&p.rules[m.Rule.n-1], port)
+		}
+		switch next := p.weigh(n, port, on); {
 		case next.Verdict == Allow:
 			return next
 		case next.Verdict == WouldDeny, d.Verdict == Deny && (d.Reason == ReasonNone || next.Reason == ReasonDenied):
 			d = next
 		}
-	}
-	if d.Reason == ReasonPortNotAllowed && len(matches) == 0 {
-		d.Reason = ReasonNotAllowed
 	}
 	return d
 }

@@ -76,6 +76,8 @@ func checkText(file, text string) error {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			return fmt.Errorf("%s:%d: byte %#02x is not UTF-8, accepted is UTF-8 text", file, line, c)
+		case unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp): // in comments too
+			return fmt.Errorf("%s:%d: character %U changes how the text around it is shown, leave it out", file, line, r)
 		case !comment && (unicode.IsSpace(r) || unicode.In(r, unicode.Cf, unicode.Z, unicode.Cc)):
 			return fmt.Errorf("%s:%d: invisible character %U, accepted blanks are space and tab", file, line, r)
 		}

@@ -123,7 +123,7 @@ func (t *trail) onPort(d *Decision, p *Policy, refs []ref, port uint16) {
 }
 
 // onAnyPort decides where rules with ports are on the way: admitted is a name that is so on some port.
-// It tries the ports that rules and the policy name. One that nobody names stands for all the others.
+// It tries the ports that allow rules and the policy name. One that nobody names stands for all the others.
 func (t *trail) onAnyPort(d *Decision, p *Policy, refs []ref) {
 	try := func(port uint16) bool {
 		var next Decision
@@ -152,6 +152,14 @@ func (t *trail) onAnyPort(d *Decision, p *Policy, refs []ref) {
 			case a.port == anyPort && try(unnamedPort(p, refs)), a.port != anyPort && try(uint16(a.port)):
 				return
 			}
+		}
+	}
+	if d.Verdict != Deny || d.Reason == ReasonDenied {
+		return
+	}
+	for _, r := range refs { // nothing allows; say so where a rule denies, be it on other ports
+		if r.kind() == refGrant && len(p.grants[r.index()].deny) > 0 {
+			d.Reason, d.Rule = ReasonDenied, Rule{p, p.grants[r.index()].deny[0].rule + 1}
 		}
 	}
 }

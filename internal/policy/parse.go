@@ -22,18 +22,8 @@ type Set struct {
 
 // Load reads and compiles a source. Its error says file:line and what would be accepted.
 func Load(src Source) (*Set, error) {
-	s, err := src.read()
-	if err != nil {
-		return nil, err
-	}
-	set, err := s.compile()
-	if err != nil {
-		return nil, err
-	}
-	if path := s.incomplete(); path != "" {
-		set.warnings = append(set.warnings, path+": the last line has no line end; is the file complete?")
-	}
-	return set, nil
+	_, set, err := src.load()
+	return set, err
 }
 
 // Hash returns 64 hex digits that are the same wherever the same policies are in force: over the
@@ -72,6 +62,9 @@ type compiler struct {
 }
 
 func (s *snapshot) compile() (*Set, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
 	c := &compiler{snapshot: s, set: &Set{byName: make(map[string]*Policy)}}
 	if s.inline {
 		if err := c.policy(Line{}, defaultPolicy, s.lines); err != nil {
@@ -168,6 +161,9 @@ type builder struct {
 const directives = "accepted are mode, preset, allow, deny, allow_list, ports, client and private"
 
 func (b *builder) directive(l Line) error {
+	if len(l.Words) == 0 {
+		return l.errorf("line without a word, %s", directives)
+	}
 	args := l.Words[1:]
 	if len(args) == 0 {
 		switch l.Words[0] {

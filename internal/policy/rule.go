@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/net/idna"
 )
@@ -127,6 +128,9 @@ func parsePort(s string) (uint16, error) {
 // reviewed.
 func parseRuleName(s string) (Name, error) {
 	if !isASCII(s) {
+		if len(s) > utf8.UTFMax*maxName { // A-labels are no shorter by more, and take quadratic time
+			return Name{}, fmt.Errorf("name %s has %d octets, at most %d are accepted", quote(s), len(s), maxName)
+		}
 		a, err := toASCII(s)
 		if err != nil {
 			return Name{}, err

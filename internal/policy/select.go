@@ -34,6 +34,14 @@ func (sel Selection) Policy() string {
 	return sel.client.name
 }
 
+// Mode returns the mode of the client's policy, Strict if it has none.
+func (sel Selection) Mode() Mode {
+	if sel.client == nil {
+		return Strict
+	}
+	return sel.client.mode
+}
+
 // Lookup decides on a name and a port; AnyPort asks whether it is admitted on whatever port. It
 // allocates nothing and its cost does not depend on the number of rules.
 func (sel Selection) Lookup(n Name, port uint16) (d Decision) {

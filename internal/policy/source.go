@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Source is where policies come from: a document, or the body of one policy that stands inline in a
@@ -44,11 +45,11 @@ func (f *file) untouched(g *file) bool {
 }
 
 func statFile(path string) (file, error) {
-	target, err := filepath.EvalSymlinks(path)
+	info, err := os.Stat(path) // first, as its error names the path as written
 	if err != nil {
 		return file{}, err
 	}
-	info, err := os.Stat(target)
+	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return file{}, err
 	}
@@ -89,6 +90,10 @@ func readFile(path string) (file, error) {
 	if f.info, err = r.Stat(); err != nil {
 		return f, err
 	}
+	tooLarge := fmt.Errorf("%s: over %d MiB", path, maxFile>>20)
+	if f.info.Size() > maxFile {
+		return f, tooLarge
+	}
 	buf := make([]byte, 0, f.info.Size()+1)
 	for {
 		n, err := r.Read(buf[len(buf):cap(buf)])
@@ -101,7 +106,7 @@ func readFile(path string) (file, error) {
 		case err != nil:
 			return f, err
 		case len(buf) > maxFile:
-			return f, fmt.Errorf("%s: over %d MiB", path, maxFile>>20)
+			return f, tooLarge
 		case len(buf) == cap(buf):
 			buf = append(buf, 0)[:len(buf)]
 		}
@@ -113,13 +118,30 @@ type snapshot struct {
 	inline bool
 	lines  []Line // of the document, or inline
 	files  []file // the document first unless inline, then each list once
+	err    error  // why it cannot be compiled: bad text, or a list that cannot be read
 }
 
-// read takes a snapshot. Its error has file:line where a list cannot be read.
+// load reads and compiles a source, as at start: an incomplete last line is a warning.
+func (src Source) load() (*snapshot, *Set, error) {
+	s, err := src.read()
+	if err != nil {
+		return nil, nil, err
+	}
+	set, err := s.compile()
+	if err != nil {
+		return nil, nil, err
+	}
+	if place := s.incomplete(); place != "" {
+		set.warnings = append(set.warnings, place+": the last line has no line end; is the file complete?")
+	}
+	return s, set, nil
+}
+
+// read takes a snapshot. What a file that is still being written may explain is left to compile to report.
 func (src Source) read() (*snapshot, error) {
-	s := &snapshot{inline: src.Inline != nil, lines: src.Inline}
+	s := &snapshot{inline: src.File == "", lines: src.Inline}
 	switch {
-	case src.File != "" && src.Inline != nil:
+	case src.File != "" && len(src.Inline) > 0:
 		return nil, fmt.Errorf("%s: a policy file and inline policy lines exclude each other", src.Inline[0].place())
 	case src.File == "" && src.Inline == nil:
 		return nil, fmt.Errorf("no policy: give a policy file or inline policy lines")
@@ -129,12 +151,10 @@ func (src Source) read() (*snapshot, error) {
 			return nil, fmt.Errorf("policy file: %w", err)
 		}
 		s.files = append(s.files, f)
-		if s.lines, err = lex(f.path, f.data); err != nil {
-			return nil, err
-		}
+		s.lines, s.err = lex(f.path, f.data)
 	}
 	for _, l := range s.lines {
-		if l.Words[0] != "allow_list" {
+		if len(l.Words) == 0 || l.Words[0] != "allow_list" {
 			continue
 		}
 		for _, w := range l.Words[1:] {
@@ -144,7 +164,8 @@ func (src Source) read() (*snapshot, error) {
 			}
 			f, err := readFile(path)
 			if err != nil {
-				return nil, l.errorf("allow_list: %w", err)
+				s.err = l.errorf("allow_list: %w", err)
+				return s, nil
 			}
 			s.files = append(s.files, f)
 		}
@@ -197,11 +218,11 @@ func (s *snapshot) replaced(current, seen *snapshot) bool {
 	return true
 }
 
-// incomplete returns the path of a file whose last line has no end, "" if there is none.
+// incomplete returns the file:line of a last line that has no end, "" if there is none.
 func (s *snapshot) incomplete() string {
 	for i := range s.files {
-		if !s.files[i].complete() {
-			return s.files[i].path
+		if f := &s.files[i]; !f.complete() {
+			return fmt.Sprintf("%s:%d", f.path, strings.Count(f.data, "\n")+1)
 		}
 	}
 	return ""

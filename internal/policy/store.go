@@ -15,6 +15,7 @@ const (
 	SettleTimeout = 3 * time.Second
 
 	confirmAfter = 50 * time.Millisecond // between the two reads of a replaced file
+	askPause     = 50 * time.Millisecond // before a poll that Settle asks for; less if Poll is short, more if polls take long
 	inPlacePolls = 3                     // polls in a row that must agree on a file written in place
 	alwaysRead   = 1 << 20               // octets: up to this, all files are read at each poll
 	fullRead     = 4                     // larger ones are read each so many polls, whatever their times say
@@ -47,15 +48,20 @@ type Store struct {
 	agreed  int       // ticks in a row that read pending
 	failed  *snapshot // the last one that could not be taken
 	failure string    // the last error that was reported
-	polls   uint
+	ticks   uint
+	polled  time.Time     // end of the last poll
+	pause   time.Duration // from then to the next that Settle may ask for
 
 	mu       sync.Mutex
-	settling bool          // pending != nil
-	polled   time.Time     // end of the last poll
-	done     chan struct{} // closed at the end of the next poll; nil while not started
+	begun    uint          // polls
+	ended    uint          // polls
+	settling bool          // pending != nil, after the last one
+	done     chan struct{} // closed at the end of the next poll; nil while nobody polls
 	wake     chan struct{}
-	stop     chan struct{}
-	stopped  chan struct{}
+
+	life    sync.Mutex // held by Start and Stop to the end, so that one goroutine polls at most
+	stop    chan struct{}
+	stopped chan struct{}
 }
 
 // NewStore loads a source. What Load refuses, it refuses. It does not watch before Start.
@@ -67,16 +73,9 @@ func NewStore(src Source, o Options) (*Store, error) {
 		return nil, fmt.Errorf("poll interval %s, accepted are positive durations such as 1s", o.Poll)
 	}
 	st := &Store{src: src, opts: o, wake: make(chan struct{}, 1)}
-	snap, err := src.read()
+	snap, set, err := src.load()
 	if err != nil {
 		return nil, err
-	}
-	set, err := snap.compile()
-	if err != nil {
-		return nil, err
-	}
-	if path := snap.incomplete(); path != "" {
-		set.warnings = append(set.warnings, path+": the last line has no line end; is the file complete?")
 	}
 	st.take(snap, set)
 	return st, nil
@@ -90,34 +89,35 @@ func (st *Store) Stale() bool { return st.stale.Load() }
 
 // Start begins to watch. A store whose policy is inline has nothing to watch, unless it names lists.
 func (st *Store) Start() {
-	if len(st.current.files) == 0 {
+	st.life.Lock()
+	defer st.life.Unlock()
+	if st.stop != nil || len(st.current.files) == 0 {
 		return
 	}
 	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.stop != nil {
-		return
-	}
-	st.stop, st.stopped, st.done = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	st.done = make(chan struct{})
+	st.mu.Unlock()
+	st.stop, st.stopped = make(chan struct{}), make(chan struct{})
 	go st.watch(st.stop, st.stopped)
 }
 
 // Stop ends the watching and waits until it has ended. The last set stays in force.
 func (st *Store) Stop() {
-	st.mu.Lock()
-	stop, stopped := st.stop, st.stopped
-	st.stop = nil
-	st.mu.Unlock()
-	if stop != nil {
-		close(stop)
-		<-stopped
+	st.life.Lock()
+	defer st.life.Unlock()
+	if st.stop == nil {
+		return
 	}
+	close(st.stop)
+	<-st.stopped
+	st.stop = nil
 }
 
 func (st *Store) watch(stop, stopped chan struct{}) {
 	defer close(stopped)
 	t := time.NewTicker(st.opts.Poll)
 	defer t.Stop()
+	var asked <-chan time.Time // when to poll because Settle has asked for it
 	for {
 		select {
 		case <-stop:
@@ -126,33 +126,52 @@ func (st *Store) watch(stop, stopped chan struct{}) {
 			st.done = nil
 			st.mu.Unlock()
 			return
-		case <-t.C:
-			st.poll(true)
 		case <-st.wake:
-			st.poll(false)
+			if asked == nil {
+				asked = time.After(time.Until(st.polled.Add(st.pause)))
+			}
+		case <-asked:
+			asked = nil
+			st.look(false)
+		case <-t.C:
+			asked = nil
+			st.look(true)
 		}
-		st.mu.Lock()
-		st.settling, st.polled = st.pending != nil, time.Now()
-		close(st.done)
-		st.done = make(chan struct{})
-		st.mu.Unlock()
 	}
 }
 
-// Settle waits while the files differ from the set in force, until ctx ends. It has the files looked at
-// first, unless that has just been done: a client that was told of a new name by the other binary finds
-// it here. Denied clients can ask for this as often as they like; more than a few polls a second, or a
-// file taken earlier than otherwise, they do not get.
+// look polls, and tells who waits in Settle.
+func (st *Store) look(tick bool) {
+	start := time.Now()
+	st.mu.Lock()
+	st.begun++
+	st.mu.Unlock()
+	st.poll(tick)
+	st.mu.Lock()
+	st.ended, st.settling = st.begun, st.pending != nil
+	close(st.done)
+	st.done = make(chan struct{})
+	st.mu.Unlock()
+	st.polled = time.Now()
+	st.pause = max(min(st.opts.Poll/20, askPause), 10*st.polled.Sub(start))
+}
+
+// Settle waits until the files have been looked at anew, and while they differ from the set in force,
+// until ctx ends: a client that was told of a new name by the other binary finds it here. Denied clients
+// can ask for this as often as they like; more than some twenty polls a second, a tenth of the time of a
+// processor, or a file taken earlier than otherwise, they do not get.
 func (st *Store) Settle(ctx context.Context) {
-	fresh := min(st.opts.Poll/4, 250*time.Millisecond)
-	for first := true; ; first = false {
+	st.mu.Lock()
+	anew := st.begun + 1 // one that is under way may have read the files before the client was told
+	st.mu.Unlock()
+	for {
 		st.mu.Lock()
-		done, settling, recent := st.done, st.settling, time.Since(st.polled) < fresh
+		done, looked, settling := st.done, st.ended >= anew, st.settling
 		st.mu.Unlock()
-		if done == nil || !settling && (recent || !first) {
+		if done == nil || looked && !settling {
 			return
 		}
-		if !settling {
+		if !settling { // else only ticks help
 			select {
 			case st.wake <- struct{}{}:
 			default:
@@ -168,8 +187,11 @@ func (st *Store) Settle(ctx context.Context) {
 
 // poll looks at the files once. Only a tick counts towards the polls that must agree.
 func (st *Store) poll(tick bool) {
-	st.polls++
-	if st.pending == nil && st.unchanged() {
+	if tick {
+		st.ticks++
+	}
+	if st.pending == nil && st.unchanged(tick && st.ticks%fullRead == 0) {
+		st.seen = st.current
 		st.good()
 		return
 	}
@@ -210,14 +232,14 @@ func (st *Store) poll(tick bool) {
 	}
 }
 
-// unchanged reports whether the files have the bytes of the set in force. Large ones are not read at
-// each poll as long as nothing suggests that they changed.
-func (st *Store) unchanged() bool {
+// unchanged reports whether the files have the bytes of the set in force. Large ones are not read, unless
+// full is set, as long as nothing suggests that they changed.
+func (st *Store) unchanged(full bool) bool {
 	var size int64
 	for i := range st.current.files {
 		size += st.current.files[i].info.Size()
 	}
-	trust := size > alwaysRead && st.polls%fullRead != 0
+	trust := size > alwaysRead && !full
 	for i := range st.current.files {
 		f := &st.current.files[i]
 		now, err := statFile(f.path)
@@ -238,11 +260,14 @@ func (st *Store) unchanged() bool {
 // settle takes a snapshot that no longer changes, or reports why it cannot be taken.
 func (st *Store) settle(snap *snapshot) {
 	st.pending = nil
-	if path := snap.incomplete(); path != "" {
-		st.bad(snap, fmt.Errorf("%s: incomplete, the last line has no line end", path))
-		return
-	}
 	set, err := snap.compile()
+	switch place := snap.incomplete(); {
+	case place == "":
+	case err == nil:
+		err = fmt.Errorf("%s: incomplete, the last line has no line end", place)
+	default:
+		err = fmt.Errorf("%w; %s has no line end, is the file complete?", err, place)
+	}
 	if err != nil {
 		st.bad(snap, err)
 		return

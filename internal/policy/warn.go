@@ -17,6 +17,8 @@ func ruleWarnings(r ruleSpec) []string {
 		}
 	} else {
 		switch suffix, icann := publicsuffix.PublicSuffix(n); {
+		case strings.IndexByte(n, '.') < 0 && !icann:
+			ws = append(ws, fmt.Sprintf("every name below %q is allowed, which is no public top-level domain", n))
 		case strings.IndexByte(n, '.') < 0:
 			ws = append(ws, fmt.Sprintf("every name below the top-level domain %q is allowed, anybody can register one", n))
 		case suffix == n && (icann || strings.IndexByte(suffix, '.') >= 0):
@@ -25,10 +27,18 @@ func ruleWarnings(r ruleSpec) []string {
 			ws = append(ws, fmt.Sprintf("customers of %q choose names below it, anybody can be one", n))
 		}
 	}
+	var doh []string
 	for _, d := range dohResolvers {
 		if (&rule{name: n, scope: r.scope}).matches(Name{d}) {
-			ws = append(ws, fmt.Sprintf("%q is a DNS-over-HTTPS resolver: with it the sandbox can look up any name and tunnel through DNS", d))
+			doh = append(doh, d)
 		}
+	}
+	switch len(doh) {
+	case 0:
+	case 1:
+		ws = append(ws, fmt.Sprintf("%q is a DNS-over-HTTPS resolver: with it the sandbox can look up any name and tunnel through DNS", doh[0]))
+	default:
+		ws = append(ws, fmt.Sprintf("%q and %d more are DNS-over-HTTPS resolvers: with them the sandbox can look up any name and tunnel through DNS", doh[0], len(doh)-1))
 	}
 	return ws
 }
