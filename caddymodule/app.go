@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -69,6 +70,7 @@ type App struct {
 	store   *policy.Store
 	floor   *floor.Floor
 	dialer  *upstream.Dialer
+	backlog sync.Once // around boundBacklog, for the first connection
 }
 
 // CaddyModule returns the Caddy module information.
@@ -167,6 +169,7 @@ func parseAddresses(ss []string) ([]netip.Prefix, error) {
 func (a *App) Start() error {
 	a.store.Start()
 	running.add(a)
+	time.AfterFunc(100*time.Millisecond, a.boundBacklog) // the listeners are other apps', which start meanwhile
 	a.log.Info("policy in force", a.policyFields(a.store.Set())...)
 	return nil
 }

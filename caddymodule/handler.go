@@ -70,9 +70,11 @@ func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 		r.port = localPort(cx)
 	}
 	if !open.acquire(h.app.MaxTunnels) {
-		h.deny(cx.Conn, &r, policy.ReasonLimit, fmt.Errorf("%d connections are held, see max_tunnels", h.app.MaxTunnels))
+		refuse(cx.Conn, policy.ReasonLimit) // before it is logged: the descriptor is needed
+		h.denied(&r, policy.ReasonLimit, fmt.Errorf("%d connections are held, see max_tunnels", h.app.MaxTunnels))
 		return nil
 	}
+	h.app.backlog.Do(h.app.boundBacklog)
 	defer open.release()
 	defer func() {
 		// A panic here would end the process, and with it everybody's tunnels.
@@ -126,8 +128,9 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 	h.app.decided(r)
 
 	// What was read is the first that the upstream gets. More of it can be in cx if a matcher has read ahead.
-	if _, err = up.Write(read); err == nil {
-		_, err = up.Write(cx.MatchingBytes())
+	_, err = up.Write(read)
+	if ahead := cx.MatchingBytes(); err == nil && len(ahead) > 0 {
+		_, err = up.Write(ahead)
 	}
 	helloBuffers.Put(buf)
 	buf = nil
@@ -186,13 +189,17 @@ func (a *App) decide(r *record, n policy.Name) (policy.Selection, *policy.Set) {
 
 // deny records a denial that is not the policy's and tells the client.
 func (h *Handler) deny(c net.Conn, r *record, reason policy.Reason, err error) {
+	h.denied(r, reason, err)
+	refuse(c, reason)
+}
+
+func (h *Handler) denied(r *record, reason policy.Reason, err error) {
 	r.decision = policy.Decision{Reason: reason, Policy: r.decision.Policy, Rule: r.decision.Rule}
 	if r.decision.Policy == "" {
 		r.decision.Policy = h.app.store.Set().Select(r.client, r.listener).Policy()
 	}
 	r.detail = err.Error()
 	h.app.decided(r)
-	refuse(c, reason)
 }
 
 // helloBuffers are for ClientHellos: most fit at once, those with post-quantum key shares too.

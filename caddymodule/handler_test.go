@@ -453,6 +453,24 @@ func TestTunnelsFor(t *testing.T) {
 	}
 }
 
+func TestBacklogFor(t *testing.T) {
+	for _, tc := range []struct {
+		limit, pipes uint64
+		tunnels      int
+		want         int
+	}{
+		{16, 2, 1, 6},
+		{256, 32, 48, 64},
+		{256, 32, 1000, 1},
+		{24_000, 512, 10_244, 1500},
+		{1 << 20, 512, 458_496, maxBacklog},
+	} {
+		if got := backlogFor(tc.limit, tc.pipes, tc.tunnels); got != tc.want {
+			t.Errorf("backlogFor(%d, %d, %d) = %d, want %d", tc.limit, tc.pipes, tc.tunnels, got, tc.want)
+		}
+	}
+}
+
 func TestMetricsLint(t *testing.T) {
 	g := startDefault(t, nil)
 	g.dial("evil.test")

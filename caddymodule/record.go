@@ -54,11 +54,14 @@ func (a *App) decided(r *record) {
 }
 
 func (a *App) write(level zapcore.Level, msg string, r *record) {
-	ce := a.log.Check(level, msg)
-	if ce == nil {
-		return
+	if ce := a.log.Check(level, msg); ce != nil {
+		ce.Write(zap.Inline(r))
 	}
-	d := r.decision
+}
+
+// MarshalLogObject implements zapcore.ObjectMarshaler.
+func (r *record) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	d := &r.decision
 	name := r.name
 	if len(name) > maxLoggedName {
 		name = name[:maxLoggedName]
@@ -67,28 +70,28 @@ func (a *App) write(level zapcore.Level, msg string, r *record) {
 	if r.upstream.IsValid() {
 		up = r.upstream.String()
 	}
-	fields := make([]zap.Field, 0, 15)
-	fields = append(fields,
-		zap.String("layer", r.layer),
-		zap.String("client", r.client.String()),
-		zap.String("policy", d.Policy),
-		zap.String("name", name),
-		zap.Uint16("port", r.port),
-		zap.Stringer("verdict", d.Verdict),
-		zap.Stringer("reason", d.Reason),
-		zap.Stringer("rule", d.Rule),
-		zap.String("upstream", up),
-		zap.Int64("bytes_in", r.in),
-		zap.Int64("bytes_out", r.out),
-		zap.Float64("duration", secondsSince(r.start)),
-	)
+	enc.AddString("layer", r.layer)
+	enc.AddString("client", r.client.String())
+	enc.AddString("policy", d.Policy)
+	enc.AddString("name", name)
+	enc.AddUint16("port", r.port)
+	enc.AddString("verdict", d.Verdict.String())
+	enc.AddString("reason", d.Reason.String())
+	enc.AddString("rule", d.Rule.String())
+	enc.AddString("upstream", up)
+	enc.AddInt64("bytes_in", r.in)
+	enc.AddInt64("bytes_out", r.out)
+	enc.AddFloat64("duration", time.Since(r.start).Seconds())
 	if r.detail != "" {
-		fields = append(fields, zap.String("error", r.detail))
+		enc.AddString("error", r.detail)
+	}
+	if d.Verdict == policy.Allow {
+		return nil
 	}
 	if n, err := policy.ParseName(r.name); err == nil {
 		if hint := d.Hint(n, r.port); hint != "" {
-			fields = append(fields, zap.String("hint", hint))
+			enc.AddString("hint", hint)
 		}
 	}
-	ce.Write(fields...)
+	return nil
 }

@@ -5,8 +5,10 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/sandboxallow/sandboxallow/internal/listener"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 	"github.com/sandboxallow/sandboxallow/internal/tunnel"
 )
@@ -119,7 +121,7 @@ func (t *openTunnel) close() {
 
 // tunnelsFor is the default of max_tunnels under a limit of open descriptors, of which pipes take some. A
 // tunnel has two; what the resolver, listeners and logs need is set aside, and room for connections that are
-// only accepted to be refused: caddy-l4 stops accepting for good when accept(2) finds no free descriptor.
+// only accepted to be refused.
 func tunnelsFor(limit, pipes uint64) int {
 	aside := max(128, limit/8) + pipes
 	if limit < aside+2 {
@@ -128,8 +130,31 @@ func tunnelsFor(limit, pipes uint64) int {
 	return int(min((limit-aside)/2, 1<<20))
 }
 
+// backlogFor is how many connections may wait to be accepted by one listener: half of the room for those
+// that are accepted to be refused.
+func backlogFor(limit, pipes uint64, tunnels int) int {
+	taken := pipes + 2*uint64(tunnels)
+	if limit < taken {
+		return 1
+	}
+	return int(min(max((limit-taken)/2, 1), maxBacklog))
+}
+
+// maxBacklog is what Linux has for listeners that ask for no less (somaxconn).
+const maxBacklog = 4096
+
+// boundBacklog keeps a crowd that comes at once from taking the last descriptor. The accept loop of
+// caddy-l4 does not stop for those that it has accepted to be served, and ends for good when accept(2)
+// finds no free descriptor. What it finds waiting is all that it can accept in one go.
+func (a *App) boundBacklog() {
+	n := backlogFor(descriptorLimit(), uint64(tunnel.PipeDescriptors()), a.MaxTunnels)
+	if n >= maxBacklog {
+		return
+	}
+	if err := listener.SetBacklog(n); err != nil {
+		a.log.Debug("backlog of listeners not bounded", zap.Error(err))
+	}
+}
+
 // lookupsFor is how many names may be resolved at a time under a limit of open descriptors: each takes some.
 func lookupsFor(limit uint64) int { return int(min(max(limit/64, 4), 64)) }
-
-// secondsSince is how durations are recorded.
-func secondsSince(start time.Time) float64 { return time.Since(start).Seconds() }

@@ -15,9 +15,10 @@ import (
 
 // Floor checks addresses. It is safe for concurrent use. The zero value is one without further ranges.
 type Floor struct {
-	deny    []netip.Prefix
-	own     ownAddrs
-	listens func(netip.AddrPort) (bool, error) // default: listening
+	deny      []netip.Prefix
+	own       ownAddrs
+	listeners listeners
+	listens   func(netip.AddrPort) (bool, error) // default: listeners.has
 }
 
 // New returns a floor that also denies what the operator names in deny, such as public addresses of the
@@ -99,7 +100,7 @@ func (f *Floor) never(a netip.Addr, lifted bool) error {
 func (f *Floor) itself(ap netip.AddrPort) error {
 	listens := f.listens
 	if listens == nil {
-		listens = listening
+		listens = f.listeners.has
 	}
 	switch yes, err := listens(ap); {
 	case err != nil:

@@ -26,7 +26,6 @@ func TestListening(t *testing.T) {
 		{"wildcard", mptcp(false), "tcp4", "0.0.0.0:0", []string{"127.0.0.1", "127.0.0.2"}, nil},
 		{"wildcard of either family", mptcp(false), "tcp", ":0", []string{"127.0.0.1", "::1"}, nil},
 	}
-	f := New(nil)
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			ln, err := tc.config.Listen(context.Background(), tc.network, tc.addr)
@@ -36,17 +35,17 @@ func TestListening(t *testing.T) {
 			defer ln.Close()
 			port := ln.Addr().(*net.TCPAddr).AddrPort().Port()
 			for _, addr := range tc.yes {
-				checkAddr(t, f, addr, port, true, false)
+				checkAddr(t, New(nil), addr, port, true, false)
 			}
 			for _, addr := range tc.no {
-				checkAddr(t, f, addr, port, true, true)
+				checkAddr(t, New(nil), addr, port, true, true)
 			}
 			if err := ln.Close(); err != nil {
 				t.Fatal(err)
 			}
 			for _, addr := range tc.yes {
-				checkAddr(t, f, addr, port, true, true)
-				checkAddr(t, f, addr, port, false, false)
+				checkAddr(t, New(nil), addr, port, true, true)
+				checkAddr(t, New(nil), addr, port, false, false)
 			}
 		})
 	}
@@ -83,7 +82,7 @@ func TestListeningInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := ln.Addr().(*net.TCPAddr).AddrPort().Port()
-	if yes, err := listening(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)); !yes || err != nil {
+	if yes, err := new(listeners).has(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)); !yes || err != nil {
 		t.Errorf("listening = %v, %v; want true for a descriptor that still listens", yes, err)
 	}
 }
