@@ -1,0 +1,53 @@
+package main
+
+// Names of peers and measures, by which targets refer to them.
+const (
+	peerWhoami = "CoreDNS whoami"
+	peerRules1 = "sandboxallow, 10 rules"
+	peerRules2 = "sandboxallow, 1,000 rules"
+	peerRules3 = "sandboxallow, 1,000,000 rules"
+
+	peerGateway = "sandboxallow"
+	peerNginx   = "nginx ssl_preread"
+	peerCaddyL4 = "caddy-l4 proxy"
+	peerDirect  = "direct"
+
+	measureDNS    = "DNS questions"
+	measureSteady = "New tunnels, 500 a second"
+	measureConn16 = "New tunnels, 16 at once"
+	measureConn64 = "New tunnels, 64 at once"
+	measureBulk1  = "Bulk download, 1 stream"
+	measureBulk8  = "Bulk download, 8 streams"
+)
+
+// suites are the measures that there are, each with its peers.
+func suites(l *lab) []suite {
+	return []suite{
+		{
+			name: "dns",
+			peers: []peer{
+				whoami(l, peerWhoami),
+				coredns(l, peerRules1, 10),
+				coredns(l, peerRules2, 1_000),
+				coredns(l, peerRules3, 1_000_000),
+			},
+			measures: []measure{dnsQuestions(measureDNS, peerWhoami)},
+		},
+		{
+			name: "tunnels",
+			peers: []peer{
+				gateway(l, peerGateway),
+				nginx(l, peerNginx),
+				caddyL4(l, peerCaddyL4),
+				direct(l, peerDirect),
+			},
+			measures: []measure{
+				newTunnels(measureSteady, peerNginx, 16, 500),
+				newTunnels(measureConn16, peerNginx, 16, 0),
+				newTunnels(measureConn64, peerNginx, 64, 0),
+				bulk(measureBulk1, peerNginx, 1),
+				bulk(measureBulk8, peerNginx, 8),
+			},
+		},
+	}
+}

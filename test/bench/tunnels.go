@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	gatewayRules = 1_000
+	// gatewayNames is how many names are connected to, in turn.
+	gatewayNames = 256
+	// tunnelAnswer is in bytes: what a TLS server sends first, its certificates included.
+	tunnelAnswer = 4 << 10
+	// tunnelPatience is for all of a connection.
+	tunnelPatience = 5 * time.Second
+)
+
+// connected returns name i of those that tunnels are opened to: by turns single names and names below a zone,
+// from all over the policy.
+func connected(i int) string {
+	i %= gatewayNames
+	return admitted(i*gatewayRules/gatewayNames/2*2+i%2, i)
+}
+
+// connectedHellos are ClientHellos for all names that tunnels are opened to.
+var connectedHellos = sync.OnceValues(func() ([][]byte, error) {
+	hellos := make([][]byte, gatewayNames)
+	for i := range hellos {
+		var err error
+		if hellos[i], err = clientHello(connected(i), tunnelAnswer); err != nil {
+			return nil, err
+		}
+	}
+	return hellos, nil
+})
+
+// newTunnels is the cost of opening a tunnel, with so many clients at once that open one after the other: as
+// fast as they can, or all together so many a second if rate is not 0.
+func newTunnels(name, against string, clients, rate int) measure {
+	speed := "one after the other, which takes all that the machine has"
+	if rate > 0 {
+		speed = fmt.Sprintf("%d a second together, which leaves the machine time to sleep", rate)
+	}
+	return measure{
+		name: name,
+		text: fmt.Sprintf("%d clients open tunnels %s: connect, ClientHello, read the %d bytes that the upstream sends, close. "+
+			"The latency is from before connect until the last byte. %d names.", clients, speed, tunnelAnswer, gatewayNames),
+		against: against,
+		columns: []column{
+			{"CPU per tunnel", microseconds, true},
+			{"tunnels/s", count, true},
+			{"p50", milliseconds, false},
+			{"p99", milliseconds, true},
+		},
+		load: func(ctx context.Context, s *server, m *meter) error {
+			hellos, err := connectedHellos()
+			if err != nil {
+				return err
+			}
+			start := time.Now()
+			return together(ctx, clients, func(ctx context.Context, i int) error {
+				answer := make([]byte, tunnelAnswer)
+				for ; ctx.Err() == nil; i += clients {
+					if rate > 0 {
+						time.Sleep(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(rate))))
+					}
+					began := time.Now()
+					if err := openTunnel(s, hellos[i%gatewayNames], answer); err != nil {
+						return err
+					}
+					m.took(time.Since(began))
+				}
+				return nil
+			})
+		},
+		values: func(u use) []float64 {
+			return []float64{u.cpuPer(), u.perSecond(), u.percentile(0.5), u.percentile(0.99)}
+		},
+	}
+}
+
+// openTunnel opens a tunnel, reads the answer of the upstream and closes.
+func openTunnel(s *server, hello, answer []byte) error {
+	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(s.addr))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(tunnelPatience))
+	if _, err := c.Write(hello); err != nil {
+		return err
+	}
+	if n, err := io.ReadFull(c, answer); err != nil {
+		return fmt.Errorf("after %d of %d bytes: %w", n, len(answer), err)
+	}
+	return nil
+}
+
+// proveGateway opens a tunnel to every name that will be connected to, and to one that is not in the policy:
+// a gateway that lets that one through does not do the job. resolves says that it has to ask the zone.
+func (l *lab) proveGateway(s *server, resolves bool) error {
+	hellos, err := connectedHellos()
+	if err != nil {
+		return err
+	}
+	asked := l.zone.asked.Load()
+	answer := make([]byte, tunnelAnswer)
+	for i, hello := range hellos {
+		if err := openTunnel(s, hello, answer); err != nil {
+			return fmt.Errorf("tunnel to %s: %w: %s", connected(i), err, s.process.lastWords())
+		}
+	}
+	if resolves && l.zone.asked.Load() == asked {
+		return errors.New("it did not ask its resolver")
+	}
+
+	hello, err := clientHello(denied(0), tunnelAnswer)
+	if err != nil {
+		return err
+	}
+	accepted := l.upstream.accepted.Load()
+	if err := openTunnel(s, hello, answer); err == nil || l.upstream.accepted.Load() != accepted {
+		return fmt.Errorf("%s got through, which no rule admits", denied(0))
+	}
+	return nil
+}

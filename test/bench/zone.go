@@ -1,0 +1,60 @@
+package main
+
+import (
+	"net"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/miekg/dns"
+)
+
+// zone is the DNS server of the internet that the gateways reach: every name has one address, the upstream's.
+type zone struct {
+	addr   netip.AddrPort
+	server *dns.Server
+	to     net.IP
+	asked  atomic.Int64 // questions so far
+}
+
+// zoneTTL is in seconds: every gateway has to ask again for each name within a run.
+const zoneTTL = 30
+
+func newZone(to netip.Addr) (*zone, error) {
+	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
+	if err != nil {
+		return nil, err
+	}
+	z := &zone{addr: c.LocalAddr().(*net.UDPAddr).AddrPort(), to: to.AsSlice()}
+	z.server = &dns.Server{PacketConn: c, Handler: z}
+	go z.server.ActivateAndServe()
+	return z, nil
+}
+
+func (z *zone) close() { z.server.PacketConn.Close() }
+
+// ServeDNS implements dns.Handler.
+func (z *zone) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
+	z.asked.Add(1)
+	m := new(dns.Msg)
+	m.SetReply(r)
+	m.RecursionAvailable = true
+	if len(r.Question) != 1 {
+		m.Rcode = dns.RcodeFormatError
+		w.WriteMsg(m)
+		return
+	}
+	q := r.Question[0]
+	if q.Qtype == dns.TypeA {
+		m.Answer = []dns.RR{&dns.A{Hdr: rrHeader(q.Name, dns.TypeA), A: z.to}}
+	} else {
+		m.Ns = []dns.RR{&dns.SOA{
+			Hdr: rrHeader(q.Name, dns.TypeSOA), Ns: "ns.test.", Mbox: "hostmaster.test.",
+			Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: zoneTTL,
+		}}
+	}
+	w.WriteMsg(m)
+}
+
+func rrHeader(name string, rrtype uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: rrtype, Class: dns.ClassINET, Ttl: zoneTTL}
+}

@@ -1,0 +1,212 @@
+//go:build linux
+
+package e2e
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// limitLab is a lab with an upstream that is echo, and the product in front of it.
+func limitLab(t *testing.T, c config) (*lab, *gateway) {
+	t.Helper()
+	l := newLab(t)
+	c.policy = allowing("echo.example.com")
+	g := l.start(t, c)
+	l.internet.dns.set("echo.example.com", addrs(webAddr))
+	if _, err := l.internet.serve(l.internet.ns, netip.AddrPortFrom(webAddr, 443), echo); err != nil {
+		t.Fatal(err)
+	}
+	return l, g
+}
+
+// crowd connects n clients, which all send their hello at once.
+func (l *lab) crowd(t *testing.T, n int) (conns []net.Conn, errs []error) {
+	t.Helper()
+	hello := realHello(&tls.Config{ServerName: "echo.example.com"})
+	errs = make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		c, err := l.sandbox.dial("tcp", gatewayTLS)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		conns = append(conns, c)
+		wg.Go(func() { errs[i] = exchangeBytes(c, hello) })
+	}
+	wg.Wait()
+	return conns, errs
+}
+
+// connections connects n clients at the same time, as far as the gateway accepts them within a moment.
+func (l *lab) connections(n int) (conns []net.Conn) {
+	accepted := make(chan net.Conn, n)
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			if c, err := l.sandbox.dialWithin(500*time.Millisecond, "tcp", gatewayTLS); err == nil {
+				accepted <- c
+			}
+		})
+	}
+	wg.Wait()
+	close(accepted)
+	for c := range accepted {
+		conns = append(conns, c)
+	}
+	return conns
+}
+
+func closeAll(conns []net.Conn) {
+	for _, c := range conns {
+		_ = c.Close()
+	}
+}
+
+// With 256 descriptors and 500 clients, some are served, the others are told why not, and when they have gone
+// the gateway serves again.
+func TestDescriptors(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		env  []string
+	}{
+		{"ops-010", nil},
+		{"ops-010/one thread", []string{"GOMAXPROCS=1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, g := limitLab(t, config{files: 256, env: tc.env})
+			g.stampede(t) // before there was any other connection
+			g.serves(t)
+			for range 3 {
+				conns := g.overwhelm(t, 500)
+				if n, _ := g.caddy.descriptors(t); n > 256 {
+					t.Errorf("%d descriptors", n)
+				}
+				g.stampede(t)
+				closeAll(conns)
+				g.serves(t)
+			}
+			must(t, 10*time.Second, "no tunnel is left", func() bool { return g.metric(t, "caddy_sandboxallow_open_tunnels") == 0 })
+			if n := g.metric(t, "caddy_sandboxallow_panics_total"); n != 0 {
+				t.Errorf("%v panics", n)
+			}
+		})
+	}
+}
+
+// overwhelm connects more clients than there is room for. Each of them gets a tunnel or a refusal, and each
+// refusal is logged. The connections are left as they are.
+func (g *gateway) overwhelm(t *testing.T, clients int) []net.Conn {
+	t.Helper()
+	mark := g.caddy.log.mark()
+	conns, errs := g.lab.crowd(t, clients)
+	served, refused := 0, 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			served++
+		case errors.Is(err, alertError(alertInternalError)):
+			refused++
+		case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+			// The alert was there, but so was the client's hello, still unread.
+			refused++
+		default:
+			t.Errorf("a client got neither a tunnel nor a refusal: %v", err)
+		}
+	}
+	t.Logf("%d served, %d refused", served, refused)
+	if served == 0 || refused == 0 {
+		t.Error("want some of both")
+	}
+	must(t, 5*time.Second, "each refusal is logged with reason limit", func() bool {
+		limits := 0
+		for _, d := range g.decisions(mark) {
+			if d.Reason == "limit" && d.Verdict == "deny" {
+				limits++
+			}
+		}
+		return limits == refused
+	})
+	return conns
+}
+
+// stampede has 500 clients connect, say nothing and go, while the process does not run for a moment, which is
+// what a busy machine does to it. Those that the kernel has accepted by then are all there at once.
+func (g *gateway) stampede(t *testing.T) {
+	t.Helper()
+	g.caddy.signal(t, syscall.SIGSTOP)
+	silent := g.lab.connections(500)
+	g.caddy.signal(t, syscall.SIGCONT)
+	closeAll(silent)
+}
+
+// serves waits until the gateway has room for a tunnel.
+func (g *gateway) serves(t *testing.T) {
+	t.Helper()
+	if !g.caddy.running() {
+		t.Fatalf("caddy ended: %v", g.caddy.err)
+	}
+	must(t, 10*time.Second, "the gateway serves again", func() bool {
+		c, err := g.lab.tunnel("echo.example.com")
+		if err != nil {
+			return false
+		}
+		_ = c.Close()
+		return true
+	})
+}
+
+// max_tunnels is kept to the number.
+func TestMaxTunnels(t *testing.T) {
+	l, g := limitLab(t, config{options: "max_tunnels 10"})
+	conns, errs := l.crowd(t, 30)
+	defer closeAll(conns)
+	served := len(slices.DeleteFunc(errs, func(err error) bool { return err != nil }))
+	if served != 10 {
+		t.Errorf("%d of 30 clients are served, want 10", served)
+	}
+	if n := g.metric(t, "caddy_sandboxallow_open_tunnels"); n != 10 {
+		t.Errorf("%v tunnels open, want 10", n)
+	}
+	if n := g.metric(t, `caddy_sandboxallow_decisions_total{layer="tls",policy="default",reason="limit",verdict="deny"}`); n != 20 {
+		t.Errorf("%v refused for the limit, want 20", n)
+	}
+}
+
+// SIGTERM ends the process although a thousand tunnels are open.
+func TestShutdown(t *testing.T) {
+	t.Run("ops-025", func(t *testing.T) {
+		l, g := limitLab(t, config{})
+		conns, errs := l.crowd(t, 1000)
+		defer closeAll(conns)
+		for _, err := range errs {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		start := time.Now()
+		for _, p := range []*process{g.caddy, g.coredns} {
+			p.signal(t, syscall.SIGTERM)
+		}
+		for _, p := range []*process{g.caddy, g.coredns} {
+			if code := p.ended(t, 10*time.Second); code != 0 {
+				t.Errorf("%s ended with code %d", p.name, code)
+			}
+		}
+		t.Logf("ended after %s", time.Since(start).Round(time.Millisecond))
+		for _, c := range conns {
+			_ = c.SetReadDeadline(time.Now().Add(time.Second))
+			if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+				t.Fatalf("a tunnel outlived the process: %d, %v", n, err)
+			}
+		}
+	})
+}

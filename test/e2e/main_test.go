@@ -1,0 +1,23 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	if code, played := play(); played {
+		os.Exit(code)
+	}
+	if err := reaper.start(); err != nil {
+		fmt.Fprintln(os.Stderr, "reaper:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	built.remove()
+	reaper.stop()
+	os.Exit(code)
+}

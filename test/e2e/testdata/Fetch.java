@@ -1,0 +1,20 @@
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+
+/** Fetch URL prints what is there, or each cause of the failure on a line of standard error. */
+class Fetch {
+    public static void main(String[] args) {
+        try {
+            HttpRequest request = HttpRequest.newBuilder(URI.create(args[0])).timeout(Duration.ofSeconds(20)).build();
+            System.out.print(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).body());
+        } catch (Exception e) {
+            for (Throwable t = e; t != null; t = t.getCause()) {
+                System.err.println(t);
+            }
+            System.exit(1);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//go:build linux
+
+package e2e
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/cgi"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// repoName is the name whose page is in the repository.
+const repoName = "api.example.com"
+
+// web is the web server behind every public name: HTTP/1.1 and HTTP/2 over TLS 1.0 to 1.3.
+//
+//	/            the page of the name
+//	/data?size=N N octets, the same ones each time
+//	/code.git    a repository with the page of repoName, by git's smart protocol
+type web struct {
+	srv   *http.Server
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+	repos string // the folder with code.git; "" before publish
+}
+
+func newWeb(ca *authority) *web {
+	w := &web{conns: make(chan net.Conn), done: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(rw, page(r.Host)) })
+	mux.HandleFunc("/data", func(rw http.ResponseWriter, r *http.Request) {
+		size, _ := strconv.ParseInt(r.FormValue("size"), 10, 64)
+		rw.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+		_, _ = io.Copy(rw, data(size))
+	})
+	mux.HandleFunc("/code.git/", func(rw http.ResponseWriter, r *http.Request) {
+		git := cgi.Handler{
+			Path:   gitPath(),
+			Args:   []string{"http-backend"},
+			Env:    []string{"GIT_PROJECT_ROOT=" + w.repos, "GIT_HTTP_EXPORT_ALL=1"},
+			Stderr: io.Discard,
+		}
+		git.ServeHTTP(rw, r)
+	})
+	w.srv = &http.Server{
+		Handler:   mux,
+		TLSConfig: &tls.Config{GetCertificate: ca.certificate, MinVersion: tls.VersionTLS10},
+		// Connections that come to nothing are what half of the tests are about.
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	go func() { _ = w.srv.ServeTLS(w, "", "") }()
+	return w
+}
+
+// page is what the server of a name says at /.
+func page(name string) string { return "this is " + name + "\n" }
+
+// data is a stream of size octets that no compression shortens.
+func data(size int64) io.Reader {
+	return io.LimitReader(rand.NewChaCha8([32]byte{}), size)
+}
+
+// sum is the SHA-256 of data(size).
+func sum(size int64) string {
+	h := sha256.New()
+	_, _ = io.Copy(h, data(size))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// take is a handler for internet.serve: the connection is served as HTTPS.
+func (w *web) take(c net.Conn) {
+	select {
+	case w.conns <- c:
+	case <-w.done:
+		_ = c.Close()
+	}
+}
+
+// Accept, Close and Addr make web the net.Listener of its own HTTP server: one for all addresses.
+func (w *web) Accept() (net.Conn, error) {
+	select {
+	case c := <-w.conns:
+		return c, nil
+	case <-w.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (w *web) Close() error {
+	w.once.Do(func() { close(w.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (w *web) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (w *web) close() { _ = w.srv.Close() }
+
+func gitPath() string {
+	path, _ := exec.LookPath("git")
+	return path
+}
+
+// publish makes the repository, with one commit of one file: page, with page(repoName).
+func (w *web) publish(dir string) error {
+	w.repos = dir
+	repo := filepath.Join(dir, "code.git")
+	text := page(repoName)
+	// The stream of `git fast-import`: neither a work tree nor a configured author is needed.
+	stream := fmt.Sprintf("commit refs/heads/main\ncommitter lab <lab@example.com> 0 +0000\ndata 0\nM 644 inline page\ndata %d\n%s\ndone\n",
+		len(text), text)
+	for _, step := range []struct {
+		args  []string
+		stdin string
+	}{
+		{[]string{"init", "--quiet", "--bare", "--initial-branch=main", repo}, ""},
+		{[]string{"--git-dir", repo, "fast-import", "--quiet", "--done"}, stream},
+	} {
+		cmd := exec.Command(gitPath(), step.args...)
+		cmd.Stdin = strings.NewReader(step.stdin)
+		cmd.Env = append(os.Environ(), "HOME="+dir, "GIT_CONFIG_NOSYSTEM=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("git %s: %w: %s", strings.Join(step.args, " "), err, out)
+		}
+	}
+	return nil
+}
