@@ -3,14 +3,15 @@
 package caddymodule
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"go.uber.org/zap"
 
 	"github.com/sandboxallow/sandboxallow/internal/floor"
@@ -70,7 +71,6 @@ type App struct {
 	store   *policy.Store
 	floor   *floor.Floor
 	dialer  *upstream.Dialer
-	backlog sync.Once // around boundBacklog, for the first connection
 }
 
 // CaddyModule returns the Caddy module information.
@@ -122,6 +122,21 @@ func (a *App) Provision(ctx caddy.Context) error {
 		ObserveResolve: a.metrics.resolved,
 		ObserveDial:    a.metrics.dialled,
 	}
+
+	// The listeners are other apps'. This event comes when all are up.
+	events, err := ctx.App("events")
+	if err != nil {
+		return err
+	}
+	return events.(*caddyevents.App).On("started", onStarted(a.boundBacklog))
+}
+
+// onStarted is called once all apps of a configuration are up.
+type onStarted func()
+
+// Handle implements caddyevents.Handler.
+func (f onStarted) Handle(context.Context, caddy.Event) error {
+	f()
 	return nil
 }
 
@@ -169,7 +184,6 @@ func parseAddresses(ss []string) ([]netip.Prefix, error) {
 func (a *App) Start() error {
 	a.store.Start()
 	running.add(a)
-	time.AfterFunc(100*time.Millisecond, a.boundBacklog) // the listeners are other apps', which start meanwhile
 	a.log.Info("policy in force", a.policyFields(a.store.Set())...)
 	return nil
 }

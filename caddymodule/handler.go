@@ -74,7 +74,6 @@ func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 		h.denied(&r, policy.ReasonLimit, fmt.Errorf("%d connections are held, see max_tunnels", h.app.MaxTunnels))
 		return nil
 	}
-	h.app.backlog.Do(h.app.boundBacklog)
 	defer open.release()
 	defer func() {
 		// A panic here would end the process, and with it everybody's tunnels.

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"bufio"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -207,8 +206,10 @@ func startGateway(t *testing.T, document string, change func(*App)) *gateway {
 // startApp provisions and starts an app whose log can be read.
 func startApp(t *testing.T, app *App) (*App, *observer.ObservedLogs) {
 	t.Helper()
-	ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
-	t.Cleanup(cancel)
+	ctx, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := app.Provision(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -37,12 +37,12 @@ func alone(name string) rule {
 }
 
 var rules = []rule{
-	alone("policy"), alone("hello"), alone("tunnel"),
+	alone("policy"), alone("hello"), alone("tunnel"), alone("listener"),
 	{
 		from:   []string{module + "/internal/floor/..."},
 		to:     []string{module + "/..."},
-		except: []string{module + "/internal/floor/...", module + "/internal/policy"},
-		why:    "floor needs what policy says of metadata addresses and nothing else",
+		except: []string{module + "/internal/floor/...", module + "/internal/policy", module + "/internal/listener"},
+		why:    "floor needs what policy says of metadata addresses, what this process listens on, and nothing else",
 	},
 	{
 		from:   []string{module + "/internal/..."},
