@@ -46,7 +46,7 @@ fuzz: ## every fuzz target for FUZZTIME (1m) each
 	  list=$$(go test -list '^Fuzz' $$dir); \
 	  for target in $$(echo "$$list" | grep '^Fuzz'); do \
 	    echo "== $$dir $$target"; \
-	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$dir; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$dir; \
 	  done; \
 	done
 

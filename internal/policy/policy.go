@@ -59,7 +59,7 @@ const policyPorts = 1 << 16
 
 // compile fills the table from the rules.
 func (p *Policy) compile() {
-	p.table = newTable(len(p.rules) + len(p.rules)/8)
+	p.table = newTable(len(p.rules) + len(p.rules)/2)
 	for _, m := range metadataNames {
 		p.table.insert(m, 0).flags |= metadata
 	}

@@ -51,6 +51,7 @@ type Store struct {
 	ticks   uint
 	polled  time.Time     // end of the last poll
 	pause   time.Duration // from then to the next that Settle may ask for
+	slept   time.Duration // within the last poll: no work
 
 	mu       sync.Mutex
 	begun    uint          // polls
@@ -143,6 +144,7 @@ func (st *Store) watch(stop, stopped chan struct{}) {
 // look polls, and tells who waits in Settle.
 func (st *Store) look(tick bool) {
 	start := time.Now()
+	st.slept = 0
 	st.mu.Lock()
 	st.begun++
 	st.mu.Unlock()
@@ -153,7 +155,7 @@ func (st *Store) look(tick bool) {
 	st.done = make(chan struct{})
 	st.mu.Unlock()
 	st.polled = time.Now()
-	st.pause = max(min(st.opts.Poll/20, askPause), 10*st.polled.Sub(start))
+	st.pause = max(min(st.opts.Poll/20, askPause), 10*(st.polled.Sub(start)-st.slept))
 }
 
 // Settle waits until the files have been looked at anew, and while they differ from the set in force,
@@ -214,7 +216,8 @@ func (st *Store) poll(tick bool) {
 		st.pending = nil
 		return
 	case snap.replaced(st.current, st.seen):
-		time.Sleep(min(confirmAfter, st.opts.Poll))
+		st.slept = min(confirmAfter, st.opts.Poll)
+		time.Sleep(st.slept)
 		if again, err := st.src.read(); err == nil && again.same(snap) {
 			st.settle(snap)
 			return

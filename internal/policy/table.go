@@ -2,6 +2,7 @@ package policy
 
 import (
 	"hash/maphash"
+	"math/bits"
 	"strings"
 )
 
@@ -14,7 +15,7 @@ import (
 // and is confirmed by parent and label, so that equal hashes never make two names one.
 type table struct {
 	seed  maphash.Seed
-	slots []node // length a power of two, at most 3/4 in use
+	slots []node // at most 3/4 in use
 	long  []byte // labels that a node has no room for
 	nodes uint32 // in use; also the number of the last node
 }
@@ -55,25 +56,28 @@ func (r ref) index() uint32 { return uint32(r &^ refKind) }
 
 const tableMin = 64
 
-// newTable makes a table that takes about n nodes without growing.
+// newTable makes a table that takes n nodes without growing.
 func newTable(n int) *table {
-	size := tableMin
-	for size*3/4 < n {
-		size *= 2
-	}
-	return &table{seed: maphash.MakeSeed(), slots: make([]node, size)}
+	return &table{seed: maphash.MakeSeed(), slots: make([]node, max(n+n/3+1, tableMin))}
+}
+
+// slot is where the search for a node with the hash h begins.
+func (t *table) slot(h uint64) int {
+	hi, _ := bits.Mul64(h, uint64(len(t.slots)))
+	return int(hi)
 }
 
 // next is the hash of a name, from that of its parent (0 for the root) and its first label.
 func (t *table) next(parent uint64, label string) uint64 {
-	h := (parent ^ maphash.String(t.seed, label)) * 0x9e3779b97f4a7c15
-	return h ^ h>>32
+	return (parent ^ maphash.String(t.seed, label)) * 0x9e3779b97f4a7c15
 }
 
 // find returns the node for label below the node with the id parent, or nil.
 func (t *table) find(h uint64, parent uint32, label string) *node {
-	mask := uint64(len(t.slots) - 1)
-	for i := h & mask; ; i = (i + 1) & mask {
+	for i := t.slot(h); ; i++ {
+		if i == len(t.slots) {
+			i = 0
+		}
 		n := &t.slots[i]
 		if n.size == 0 {
 			return nil
@@ -141,16 +145,17 @@ func (t *table) newNode(parent uint32, label string) node {
 }
 
 func (t *table) place(h uint64, n node) *node {
-	mask := uint64(len(t.slots) - 1)
-	i := h & mask
+	i := t.slot(h)
 	for t.slots[i].size != 0 {
-		i = (i + 1) & mask
+		if i++; i == len(t.slots) {
+			i = 0
+		}
 	}
 	t.slots[i] = n
 	return &t.slots[i]
 }
 
-// grow doubles the table. A node does not keep its hash, so hashes are made again from the top: parents
+// grow makes the table half as large again. A node does not keep its hash, so hashes are made again from the top: parents
 // have lower ids than their children.
 func (t *table) grow() {
 	old := t.slots
@@ -160,7 +165,7 @@ func (t *table) grow() {
 			at[old[i].id] = uint32(i)
 		}
 	}
-	t.slots = make([]node, 2*len(old))
+	t.slots = make([]node, len(old)+len(old)/2)
 	hashes := make([]uint64, t.nodes+1)
 	for id := uint32(1); id <= t.nodes; id++ {
 		n := old[at[id]]
