@@ -233,12 +233,12 @@ func readHello(r io.Reader, buf []byte) (name string, read []byte, err error) {
 		if err != nil || need == 0 {
 			return string(raw), buf[:n], err
 		}
-		if need > len(buf)-n {
-			bigger := make([]byte, min(max(2*len(buf), n+need), hello.MaxSize))
-			copy(bigger, buf[:n])
+		if n == len(buf) { // not by need, which is what a client only announces
+			bigger := make([]byte, min(2*len(buf), hello.MaxSize))
+			copy(bigger, buf)
 			buf = bigger
 		}
-		m, err := io.ReadAtLeast(r, buf[n:], need)
+		m, err := io.ReadAtLeast(r, buf[n:], min(need, len(buf)-n))
 		n += m
 		switch {
 		case err == nil:

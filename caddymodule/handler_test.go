@@ -232,6 +232,34 @@ func TestSegments(t *testing.T) {
 	})
 }
 
+// A ClientHello that outgrows the buffer, and one that outgrows a record, get through.
+func TestLargeHello(t *testing.T) {
+	g := startDefault(t, nil)
+	for _, tc := range []struct {
+		name   string
+		protos int
+	}{
+		{"sni-041", 14_000 / 60},
+		{"sni-042", 20_000 / 60},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			raw, err := net.Dial("tcp", g.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config := &tls.Config{ServerName: "www.example.com", RootCAs: g.roots}
+			for i := range tc.protos {
+				config.NextProtos = append(config.NextProtos, fmt.Sprintf("%059d", i))
+			}
+			c := tls.Client(raw, config)
+			defer c.Close()
+			if err := echo(c, "through"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // drip writes one byte at a time.
 type drip struct{ net.Conn }
 
