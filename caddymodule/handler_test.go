@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/mholt/caddy-l4/layer4"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sandboxallow/sandboxallow/internal/policy"
@@ -384,6 +385,16 @@ func TestClosedWithLastApp(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
 		t.Errorf("tunnel after the last app stopped: %v, want a reset", err)
 	}
+	if e := g.entry(msgRevoked); e["reason"] != "no_policy" {
+		t.Errorf("log: %v", e)
+	}
+	// A connection that was accepted before and is through with its ClientHello only now.
+	late, err := g.dial("www.example.com")
+	if err == nil {
+		late.Close()
+		t.Error("a tunnel opens though no app judges it")
+	}
+	waitFor(t, "the late tunnel to be gone", func() bool { return open.len() == 0 })
 }
 
 // A client that was told of a new name by the other binary finds it here.
@@ -403,15 +414,18 @@ func TestSettles(t *testing.T) {
 
 func TestPanic(t *testing.T) {
 	g := startDefault(t, nil)
-	dialer := g.app.dialer
-	g.app.dialer = nil
+	broken := *g.app // without a dialer
+	broken.dialer = nil
+	h := &Handler{UpstreamPort: g.upPort, app: &broken}
+	healthy := g.addr
+	g.addr = serve(t, func(cx *layer4.Connection) { h.Handle(cx, nil) })
 	if _, err := g.dial("www.example.com"); err == nil {
 		t.Error("want an error")
 	}
 	waitFor(t, "the panic to be counted", func() bool { return testutil.ToFloat64(g.app.metrics.panics) == 1 })
 	g.entry("panic in connection handler")
 	waitFor(t, "the place to be given back", func() bool { return open.held.Load() == 0 })
-	g.app.dialer = dialer
+	g.addr = healthy
 	c, err := g.dial("www.example.com")
 	if err != nil {
 		t.Fatalf("after the panic: %v", err)
@@ -452,7 +466,8 @@ func TestUpstreamPort(t *testing.T) {
 		}
 
 		// Without the option it is the listener's port, on which no rule allows the name.
-		g.handler.UpstreamPort = 0
+		plain := &Handler{app: g.app}
+		g.addr = serve(t, func(cx *layer4.Connection) { plain.Handle(cx, nil) })
 		if _, err := g.dial("www.example.com"); err == nil {
 			t.Error("want an error")
 		}

@@ -75,7 +75,6 @@ func serveUpstream(file string) error {
 type gateway struct {
 	t       *testing.T
 	app     *App
-	handler *Handler
 	logs    *observer.ObservedLogs
 	addr    string
 	policy  string // path of the document
@@ -198,8 +197,8 @@ func startGateway(t *testing.T, document string, change func(*App)) *gateway {
 		change(app)
 	}
 	g.app, g.logs = startApp(t, app)
-	g.handler = &Handler{UpstreamPort: g.upPort, app: g.app}
-	g.addr = serve(t, func(cx *layer4.Connection) { g.handler.Handle(cx, nil) })
+	h := &Handler{UpstreamPort: g.upPort, app: g.app}
+	g.addr = serve(t, func(cx *layer4.Connection) { h.Handle(cx, nil) })
 	return g
 }
 

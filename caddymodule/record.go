@@ -23,6 +23,7 @@ type record struct {
 	upstream netip.AddrPort
 	in, out  int64 // bytes from and to the client
 	start    time.Time
+	duration time.Duration // since start, when it was logged
 }
 
 const layerTLS = "tls"
@@ -55,7 +56,9 @@ func (a *App) decided(r *record) {
 
 func (a *App) write(level zapcore.Level, msg string, r *record) {
 	if ce := a.log.Check(level, msg); ce != nil {
-		ce.Write(zap.Inline(r))
+		now := *r // as it is now: a log may encode it later
+		now.duration = time.Since(r.start)
+		ce.Write(zap.Inline(&now))
 	}
 }
 
@@ -81,7 +84,7 @@ func (r *record) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	enc.AddString("upstream", up)
 	enc.AddInt64("bytes_in", r.in)
 	enc.AddInt64("bytes_out", r.out)
-	enc.AddFloat64("duration", time.Since(r.start).Seconds())
+	enc.AddFloat64("duration", r.duration.Seconds())
 	if r.detail != "" {
 		enc.AddString("error", r.detail)
 	}

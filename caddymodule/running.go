@@ -28,7 +28,7 @@ func (r *apps) remove(a *App) {
 	if judge := r.judge(); judge != nil {
 		open.recheck(judge)
 	} else {
-		open.closeAll()
+		open.revokeAll()
 	}
 }
 

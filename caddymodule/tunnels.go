@@ -54,11 +54,10 @@ func (ts *tunnels) add(t *openTunnel, a *App, set *policy.Set) {
 	ts.mu.Lock()
 	ts.open[t] = struct{}{}
 	ts.mu.Unlock()
-	judge := running.judge()
-	if judge == nil {
-		judge = a
-	}
-	if judge != a || judge.store.Set() != set {
+	switch judge := running.judge(); {
+	case judge == nil: // the last app has stopped, and has not seen this tunnel
+		t.revoke(policy.ReasonNoPolicy)
+	case judge != a || judge.store.Set() != set:
 		t.recheck(judge)
 	}
 }
@@ -92,9 +91,10 @@ func (ts *tunnels) recheck(a *App) {
 	}
 }
 
-func (ts *tunnels) closeAll() {
+// revokeAll closes all tunnels because no app is left to judge them.
+func (ts *tunnels) revokeAll() {
 	for _, t := range ts.all() {
-		t.close()
+		t.revoke(policy.ReasonNoPolicy)
 	}
 }
 
@@ -104,13 +104,16 @@ func (t *openTunnel) recheck(a *App) {
 	if d.Verdict.Admits() && a.floor.Check(t.upstream, sel.Lifts(t.upstream.Addr())) != nil {
 		d = policy.Decision{Reason: policy.ReasonPrivateAddress}
 	}
-	if !d.Verdict.Admits() && t.revoked.CompareAndSwap(0, uint32(d.Reason)) {
-		t.close()
+	if !d.Verdict.Admits() {
+		t.revoke(d.Reason)
 	}
 }
 
-// close ends the tunnel with a reset: half an answer must not look like all of it.
-func (t *openTunnel) close() {
+// revoke ends the tunnel with a reset: half an answer must not look like all of it.
+func (t *openTunnel) revoke(reason policy.Reason) {
+	if !t.revoked.CompareAndSwap(0, uint32(reason)) {
+		return
+	}
 	for _, c := range t.conns {
 		if tcp, ok := c.(*net.TCPConn); ok {
 			tcp.SetLinger(0)
