@@ -73,14 +73,14 @@ func serveUpstream(file string) error {
 
 // gateway is the app and a handler behind a listener, as layer4 would run it.
 type gateway struct {
-	t       *testing.T
-	app     *App
-	logs    *observer.ObservedLogs
-	addr    string
-	policy  string // path of the document
-	upPort  uint16
-	roots   *x509.CertPool
-	read    int // log lines that entry has passed
+	t      *testing.T
+	app    *App
+	logs   *observer.ObservedLogs
+	addr   string
+	policy string // path of the document
+	upPort uint16
+	roots  *x509.CertPool
+	read   int // log lines that entry has passed
 }
 
 // upstream starts the upstream process.
