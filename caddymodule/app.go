@@ -102,9 +102,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range a.store.Set().Warnings() {
-		a.log.Warn("policy warning", zap.String("warning", w))
-	}
+	a.warn(a.store.Set())
 	a.metrics = newMetrics(ctx.GetMetricsRegistry(), a.store)
 
 	resolver, err := upstream.NewResolver(upstream.ResolverConfig{
@@ -197,11 +195,16 @@ func (a *App) Stop() error {
 
 func (a *App) policyChanged(set *policy.Set) {
 	a.log.Info("policy in force", a.policyFields(set)...)
-	for _, w := range set.Warnings() {
-		a.log.Warn("policy warning", zap.String("warning", w))
-	}
+	a.warn(set)
 	if running.judge() == a {
 		open.recheck(a)
+	}
+}
+
+// warn logs what deserves a look in a set.
+func (a *App) warn(set *policy.Set) {
+	for _, w := range set.Warnings() {
+		a.log.Warn("policy warning", zap.String("warning", w))
 	}
 }
 

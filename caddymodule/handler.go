@@ -66,6 +66,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 // the decision log; there is nothing left for layer4 to report.
 func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 	growStack()
+	defer func() {
+		// A panic here would end the process, and with it everybody's tunnels.
+		if p := recover(); p != nil {
+			h.app.metrics.panics.Inc()
+			h.app.log.Error("panic in connection handler", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
 	r := record{layer: layerTLS, client: clientOf(cx), listener: h.Policy, port: h.UpstreamPort, start: time.Now()}
 	if r.port == 0 {
 		r.port = localPort(cx)
@@ -76,13 +83,6 @@ func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 		return nil
 	}
 	defer open.release()
-	defer func() {
-		// A panic here would end the process, and with it everybody's tunnels.
-		if p := recover(); p != nil {
-			h.app.metrics.panics.Inc()
-			h.app.log.Error("panic in connection handler", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
-		}
-	}()
 	h.handle(cx, &r)
 	return nil
 }
