@@ -668,34 +668,14 @@ func TestSettle(t *testing.T) {
 		w := watch(t, time.Hour, fileA)
 		w.Start()
 		write(t, "policy", doc("b.example"))
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					w.Settle(ctx)
-				}
-			})
-		}
-		wg.Wait()
+		askFor(t, w.Store, 100*time.Millisecond)
 		w.want("asked for long", allowA, false, 0)
 	})
 	t.Run("cannot have the files read all the time", func(t *testing.T) {
 		w := watch(t, time.Hour, fileA)
 		w.Start()
 		const long = 300 * time.Millisecond
-		ctx, cancel := context.WithTimeout(t.Context(), long)
-		defer cancel()
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					w.Settle(ctx)
-				}
-			})
-		}
-		wg.Wait()
+		askFor(t, w.Store, long)
 		w.Stop()
 		if most := uint(long/askPause) + 2; w.begun > most {
 			t.Errorf("%d polls in %s, want %d at most", w.begun, long, most)
@@ -895,4 +875,20 @@ func TestStoreWatches(t *testing.T) {
 		w.Start()
 		waitFor(t, "the last version wins", func() bool { return texts(w.Set()) == "allow v9.example" })
 	})
+}
+
+// askFor has eight clients that are denied ask for a look at the files all the time.
+func askFor(t *testing.T, st *Store, long time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				st.Settle(ctx)
+			}
+		})
+	}
+	wg.Wait()
 }
