@@ -5,6 +5,11 @@ BIN       ?= bin
 VERSION   ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),devel)
 FUZZTIME  ?= 1m
 TESTFLAGS ?= -timeout 30m
+# Of the images: what their names begin with, what they are built on, and files of this machine that go in.
+IMAGES    ?= sandboxallow
+BASE      ?= scratch
+CA_ROOTS  ?= /etc/ssl/certs/ca-certificates.crt
+MIMETYPES ?= /etc/mime.types
 
 CADDY      := github.com/caddyserver/caddy/v2
 COREMAIN   := github.com/coredns/coredns/coremain
@@ -16,7 +21,7 @@ GOBUILD      := CGO_ENABLED=0 go build -trimpath -buildvcs=false
 COREDNS_TAGS := grpcnotrace
 CADDY_TAGS   := nobadger,nomysql,nopgx
 
-.PHONY: help build coredns caddy run test e2e fuzz bench lint generate clean
+.PHONY: help build coredns caddy images run test e2e fuzz bench lint generate clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +35,16 @@ coredns: ## bin/coredns alone
 caddy: ## bin/caddy alone
 	$(GOBUILD) -tags $(CADDY_TAGS) -o $(BIN)/caddy \
 	  -ldflags '-s -w -X $(CADDY).CustomVersion=$(CADDY_VERSION)+sandboxallow.$(VERSION)' ./builds/caddy
+
+images: build ## the container images of both, see builds/README.md
+	$(GOBUILD) -ldflags '-s -w' -o $(BIN)/healthcheck ./builds/healthcheck
+	@set -e; context=$$(mktemp -d); trap 'rm -rf "$$context"' EXIT; \
+	for image in coredns caddy; do \
+	  echo "== $(IMAGES)/$$image:$(VERSION)"; \
+	  go run ./builds/rootfs -bin $(BIN) -ca $(CA_ROOTS) -types $(MIMETYPES) -base $(BASE) $$image >"$$context/rootfs.tar"; \
+	  docker build -f builds/$$image/Dockerfile -t $(IMAGES)/$$image:$(VERSION) -t $(IMAGES)/$$image:latest \
+	    --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) --build-arg CADDY_VERSION=$(CADDY_VERSION) "$$context"; \
+	done
 
 run: build ## DNS on 127.0.0.1:1053, gateway on 127.0.0.1:8443, until Ctrl-C
 	@BIN=$(BIN) sh builds/run.sh
