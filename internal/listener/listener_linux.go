@@ -52,10 +52,16 @@ func acceptsAt(fd int) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// SetBacklog bounds the connections that the kernel completes for each of the process's TCP listeners
-// before they are accepted (listen(2), which may be called again).
+// SetBacklog bounds the connections that the kernel completes before they are accepted (listen(2), which may
+// be called again): n for the TCP listeners of the process together, but at least one for each. The kernel has
+// a bound of its own for each, somaxconn.
 func SetBacklog(n int) error {
-	return Each(func(fd int, _ netip.AddrPort) {
-		_ = unix.Listen(fd, n) // fails only for one that was closed meanwhile
-	})
+	var fds []int
+	if err := Each(func(fd int, _ netip.AddrPort) { fds = append(fds, fd) }); err != nil {
+		return err
+	}
+	for _, fd := range fds {
+		_ = unix.Listen(fd, max(n/len(fds), 1)) // fails only for one that was closed meanwhile
+	}
+	return nil
 }
