@@ -45,6 +45,12 @@ var rules = []rule{
 		why:    "floor needs what policy says of metadata addresses, what this process listens on, and nothing else",
 	},
 	{
+		from:   []string{module + "/internal/decision/..."},
+		to:     []string{module + "/..."},
+		except: []string{module + "/internal/decision/...", module + "/internal/policy"},
+		why:    "decision needs what policy decides, and nothing else",
+	},
+	{
 		from:   []string{module + "/internal/..."},
 		to:     []string{coreDNS + "/...", caddyV1 + "/...", caddyV2 + "/...", layer4 + "/..."},
 		except: []string{lexer},
@@ -136,6 +142,9 @@ func TestViolations(t *testing.T) {
 		{"tunnel uses policy by a friend", graph{internal + "tunnel": {"example.org/x"}, "example.org/x": {internal + "policy"}}, "example.org/x -> " + internal + "policy"},
 		{"floor uses policy", graph{internal + "floor": {internal + "policy"}}, ""},
 		{"floor uses hello", graph{internal + "floor": {internal + "hello"}}, "floor -> " + internal + "hello"},
+		{"decision uses policy", graph{internal + "decision": {internal + "policy"}}, ""},
+		{"decision uses floor", graph{internal + "decision": {internal + "floor"}}, "decision -> " + internal + "floor"},
+		{"policy uses decision", graph{internal + "policy": {internal + "decision"}}, "policy -> " + internal + "decision"},
 		{"upstream uses policy and floor", graph{internal + "upstream": {internal + "policy", internal + "floor"}}, ""},
 		{"upstream uses CoreDNS", graph{internal + "upstream": {coreDNS + "/plugin/pkg/up"}}, "upstream -> " + coreDNS + "/plugin/pkg/up"},
 		{"upstream uses Caddy", graph{internal + "upstream": {caddyV2}}, "upstream -> " + caddyV2},
