@@ -35,6 +35,7 @@ func BenchmarkServeDNS(b *testing.B) {
 	}
 	many := parseBlock(b, "answer 10.200.0.1\nallow example.com .github.com\nallow_list "+writeFile(b, "list", list.String()))
 
+	silent := parseBlock(b, "answer 10.200.0.1\nallow example.com .github.com a.test b.test c.test d.test e.test f.test g.test h.test\nlog off")
 	tests := []struct {
 		name  string
 		h     plugin.Handler
@@ -45,6 +46,7 @@ func BenchmarkServeDNS(b *testing.B) {
 		{"allowed/rules=1000000", many, "api.github.com."},
 		{"allowed deep/rules=1000000", many, "host-4242.domain-4242.example."},
 		{"denied/rules=10", few, "www.example.org."},
+		{"denied/rules=10/log off", silent, "www.example.org."}, // what the folding of the log costs
 		{"denied/rules=1000000", many, "www.domain-7.example."},
 	}
 	for _, edns := range []int{-1, 1232} {

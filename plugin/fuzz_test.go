@@ -2,6 +2,7 @@ package sandboxallow
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/coredns/coredns/plugin"
@@ -81,6 +82,13 @@ func FuzzServeDNS(f *testing.F) {
 		}
 
 		question := asked.Question[0]
+		if reserved(question.Name) {
+			if a := answers(got); a != "" && (question.Qtype != dns.TypeTXT || !strings.HasPrefix(a, "TXT ")) {
+				t.Errorf("got answers %s to\n%v", a, asked)
+			}
+			return
+		}
+		checkText(t, got)
 		admitted := false
 		if n, err := policy.ParseName(question.Name); err == nil {
 			admitted = set.Select(client, "").Lookup(n, policy.AnyPort).Verdict.Admits()
@@ -106,6 +114,28 @@ func FuzzServeDNS(f *testing.F) {
 	})
 }
 
+// checkText holds that the text of an Extended DNS Error is a reason, and behind it nothing but printable
+// ASCII.
+func checkText(t *testing.T, got *dns.Msg) {
+	t.Helper()
+	o := got.IsEdns0()
+	if o == nil {
+		return
+	}
+	for _, option := range o.Option {
+		text := option.(*dns.EDNS0_EDE).ExtraText
+		reason, _, _ := strings.Cut(text, ": ")
+		switch reason {
+		case "not_allowed", "denied", "bad_name", "no_policy":
+		default:
+			t.Errorf("got EDE %q, want one that begins with a reason", text)
+		}
+		if strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' }) {
+			t.Errorf("got EDE %q, want printable ASCII", text)
+		}
+	}
+}
+
 func fuzzSeeds() []*dns.Msg {
 	qs := []*dns.Msg{
 		query("example.com.", dns.TypeA, -1),
@@ -121,6 +151,9 @@ func fuzzSeeds() []*dns.Msg {
 		query("10.0.0.1.", dns.TypeA, 1232),
 		query(".", dns.TypeNS, 1232),
 		query("github.com.", dns.TypeAXFR, -1),
+		query("example.org.why.sandboxallow.", dns.TypeTXT, 1232),
+		query(`a\.b\000c.WHY.SandboxAllow.`, dns.TypeTXT, -1),
+		query("policy.sandboxallow.", dns.TypeA, 1232),
 	}
 	edit := func(f func(*dns.Msg)) {
 		q := query("example.com.", dns.TypeA, 1232)

@@ -43,6 +43,7 @@ import (
 func TestMain(m *testing.M) {
 	caddy.Quiet = true
 	dnsserver.Quiet = true
+	golog.SetFlags(0) // as coremain does
 	// The place that builds/coredns gives the plugin.
 	d := slices.Clone(dnsserver.Directives)
 	d = slices.Insert(d, slices.Index(d, "acl")+1, name)

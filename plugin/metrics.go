@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 )
 
@@ -35,7 +36,7 @@ var (
 )
 
 // layer tells our decisions from the gateway's, which have the same fields.
-const layer = "dns"
+var layer = decision.DNS.String()
 
 // counters are the series of decisionsTotal that one set of policies has used so far. Looking a series up
 // by its label values costs more than the decision.

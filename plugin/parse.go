@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 )
 
@@ -31,6 +32,7 @@ func parse(c *caddy.Controller) (*SandboxAllow, error) {
 		zones:    plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys),
 		ttl:      defaultTTL,
 		negative: defaultNegative,
+		folder:   decision.NewFolder(write),
 	}
 	o := policy.Options{Poll: defaultPoll}
 	var src policy.Source
@@ -61,6 +63,8 @@ func parse(c *caddy.Controller) (*SandboxAllow, error) {
 			s.negative, err = parseTTL(c, args)
 		case "poll":
 			o.Poll, err = parsePoll(c, args)
+		case "log":
+			s.verbosity, err = parseLog(c, args)
 		default:
 			// Not ours, so it is of a policy: that parser knows all its words, and says which they are.
 			words := append([]string{word}, args...)
@@ -173,4 +177,20 @@ func parsePoll(c *caddy.Controller, args []string) (time.Duration, error) {
 		return 0, c.Errf("poll %q, accepted is a duration such as 500ms or 2s, at least %v", args[0], minPoll)
 	}
 	return d, nil
+}
+
+func parseLog(c *caddy.Controller, args []string) (verbosity, error) {
+	word, err := parseWord(c, args)
+	if err != nil {
+		return 0, err
+	}
+	switch word {
+	case "denied":
+		return logDenied, nil
+	case "all":
+		return logAll, nil
+	case "off":
+		return logOff, nil
+	}
+	return 0, c.Errf("log %q, accepted are denied, all and off", word)
 }

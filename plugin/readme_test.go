@@ -56,6 +56,57 @@ func TestReadme(t *testing.T) {
 	}
 }
 
+// TestReadmeAnswers asks what the README asks with dig, and holds what is printed against it.
+func TestReadmeAnswers(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := parseBlock(t, "answer 10.200.0.1\nallow github.com")
+	asked := 0
+	for _, text := range blocks(string(readme), "~~~ txt") {
+		lines := strings.Split(text, "\n")
+		for i, line := range lines {
+			qname, ok := strings.CutPrefix(line, "$ dig +short ")
+			if !ok {
+				continue
+			}
+			asked++
+			got, _ := ask(t, s, "", query(strings.TrimSuffix(qname, " TXT")+".", dns.TypeTXT, 1232))
+			want, _, short := strings.Cut("TXT "+lines[i+1], `9f2c..."`) // a hash that nobody can know
+			if a := answers(got); a != want && !(short && strings.HasPrefix(a, want)) {
+				t.Errorf("%s: got %s, want %s", qname, a, want)
+			}
+		}
+	}
+	if asked < 3 {
+		t.Errorf("got %d questions, want at least 3", asked)
+	}
+}
+
+// TestReadmeLog makes the line that the README shows.
+func TestReadmeLog(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logged := captureLog(t)
+	s := parseBlock(t, "answer 10.200.0.1\nallow github.com")
+	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+		ask(t, s, "172.30.0.5", query("example.org.", qtype, -1))
+	}
+	s.folder.Flush()
+	for _, text := range blocks(string(readme), "~~~ txt") {
+		if want := decisions(t, text); len(want) > 0 {
+			if got := decisions(t, logged()); !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+			return
+		}
+	}
+	t.Error("got no line in the README")
+}
+
 // blocks returns the fenced blocks of a Markdown text that begin with the line begin.
 func blocks(text, begin string) []string {
 	var all []string
@@ -85,7 +136,7 @@ func TestReadmeSections(t *testing.T) {
 			got = append(got, section)
 		}
 	}
-	want := []string{"Name", "Description", "Syntax", "Metadata", "Metrics", "Ready", "Examples", "Compiling", "Bugs", "See Also"}
+	want := []string{"Name", "Description", "Syntax", "Reserved Names", "Log", "Metadata", "Metrics", "Ready", "Examples", "Compiling", "Bugs", "See Also"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got sections %q, want %q", got, want)
 	}

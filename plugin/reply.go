@@ -147,18 +147,26 @@ func (m *reply) blocked(d policy.Decision, n policy.Name) {
 	m.opt.Option = m.option[:]
 }
 
-// size returns how many octets the negative reply m has at most, as yet without options.
+// Lengths in octets of parts of a message (RFC 1035 §4.1).
+const (
+	header   = 12
+	maxWire  = 255    // of a name
+	pointer  = 2      // in place of a name that stands before it
+	rrHeader = 10     // of a record behind its owner: type, class, TTL, length
+	numbers  = 5 * 4  // of an SOA record
+	question = 2 + 2  // type and class
+	optSize  = 1 + 10 // of an OPT record without options
+)
+
+// head returns how many octets header, question and OPT record have at most.
+func (m *reply) head() int {
+	return header + min(len(m.question[0].Name)+1, maxWire) + question + optSize
+}
+
+// size returns how many octets the negative reply m has at most, as yet without options. The owner of the
+// SOA record is a suffix of the question's name.
 func (m *reply) size() int {
-	const (
-		header   = 12
-		question = 4       // type and class
-		rr       = 10      // type, class, TTL, length
-		soa      = rr + 20 // and five numbers
-		opt      = 1 + rr  // at the root
-		rdata    = len(mname) + 1 + len(rname) + 1
-	)
-	// The owner of the SOA record is a suffix of the question's name: a pointer once compressed.
-	return header + len(m.question[0].Name) + 1 + question + 2 + soa + rdata + opt
+	return m.head() + pointer + rrHeader + len(mname) + 1 + len(rname) + 1 + numbers
 }
 
 // explain says in a line why a name is denied.
@@ -167,7 +175,7 @@ func explain(d policy.Decision, n policy.Name) string {
 	case policy.ReasonNotAllowed:
 		return "not_allowed: " + n.String() + " is not in policy " + d.Policy
 	case policy.ReasonDenied:
-		return "denied: " + n.String() + " by rule " + d.Rule.String()
+		return "denied: " + n.String() + ` by rule "` + d.Rule.Text() + `"` // whose place is the host's affair
 	case policy.ReasonBadName:
 		return "bad_name: a host name has labels of letters, digits, '-' and '_'"
 	case policy.ReasonNoPolicy:

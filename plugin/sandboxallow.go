@@ -16,6 +16,7 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/miekg/dns"
 
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 )
 
@@ -37,6 +38,9 @@ type SandboxAllow struct {
 	running  atomic.Bool
 	counters atomic.Pointer[counters]
 	instance *instance
+
+	verbosity verbosity
+	folder    *decision.Folder // of what is logged
 }
 
 // listener is a `policy NAME` line. The zero value names none.
@@ -62,8 +66,16 @@ func (s *SandboxAllow) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 
 	q := &r.Question[0]
 	set := s.store.Set()
-	d, n := s.decide(set, clientAddr(w.RemoteAddr()), q.Name)
+	client := clientAddr(w.RemoteAddr())
+	if reserved(q.Name) {
+		m := newReply(r, opt)
+		m.tell(s, set, client, q)
+		w.WriteMsg(&m.msg)
+		return dns.RcodeSuccess, nil
+	}
+	d, n := s.decide(set, client, q.Name)
 	s.count(set, d)
+	s.record(client, q.Name, n, d)
 	if rec := recordOf(ctx); rec != nil {
 		rec.decided, rec.decision = true, d
 	}
@@ -120,16 +132,16 @@ func check(r *dns.Msg) (*dns.OPT, int) {
 
 // decide judges a question's name on behalf of a client. The Name is the zero one if qname is none.
 func (s *SandboxAllow) decide(set *policy.Set, client netip.Addr, qname string) (policy.Decision, policy.Name) {
+	n, err := policy.ParseName(qname)
 	if !client.IsValid() {
 		// A default policy is for every address, not for none.
-		return policy.Decision{Reason: policy.ReasonNoPolicy}, policy.Name{}
+		return policy.Decision{Reason: policy.ReasonNoPolicy}, n
 	}
 	sel := set.Select(client, s.listener.policy)
 	if qname == "." {
 		// NXDOMAIN here would deny the whole tree, to whoever believes RFC 8020.
 		return policy.Decision{Reason: policy.ReasonNotAllowed, Policy: sel.Policy(), Below: true}, policy.Name{}
 	}
-	n, err := policy.ParseName(qname)
 	if err != nil {
 		return policy.Decision{Reason: policy.ReasonBadName, Policy: sel.Policy()}, policy.Name{}
 	}

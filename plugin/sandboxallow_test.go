@@ -112,6 +112,8 @@ func answers(m *dns.Msg) string {
 			b = append(b, "A "+rr.A.String())
 		case *dns.AAAA:
 			b = append(b, "AAAA "+rr.AAAA.String())
+		case *dns.TXT:
+			b = append(b, `TXT "`+strings.Join(rr.Txt, `" "`)+`"`)
 		default:
 			b = append(b, rr.String())
 		}
@@ -278,7 +280,7 @@ func TestCases(t *testing.T) {
 		{"dns-076/onion", "", "x.onion.", dns.TypeA, -1, nxdomain()},
 		{"dns-077", "answer 10.200.0.1 fd12:3456::1\nmode open", "ipv4only.arpa.", dns.TypeAAAA, -1, nxdomain()},
 
-		{"exact deny", "answer 10.200.0.1\nallow .github.com\ndeny gist.github.com", "gist.github.com.", dns.TypeA, edns, blocked(nodata(), "denied: gist.github.com by rule Testfile:4")},
+		{"exact deny", "answer 10.200.0.1\nallow .github.com\ndeny gist.github.com", "gist.github.com.", dns.TypeA, edns, blocked(nodata(), `denied: gist.github.com by rule "deny gist.github.com"`)},
 		{"below an exact deny", "answer 10.200.0.1\nallow .github.com\ndeny gist.github.com", "a.gist.github.com.", dns.TypeA, edns, gateway()},
 		{"suffix deny", "answer 10.200.0.1\nallow .github.com\ndeny .gist.github.com", "gist.github.com.", dns.TypeA, edns, blocked(nxdomain(), "denied: ")},
 		{"only on another port", "answer 10.200.0.1\nallow db.example.com:5432", "db.example.com.", dns.TypeA, -1, gateway()},

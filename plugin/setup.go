@@ -110,6 +110,7 @@ func (s *SandboxAllow) stop() {
 	}
 	running.remove(s)
 	s.store.Stop()
+	s.folder.Flush()
 }
 
 // instance is what the plugins of one Corefile share.

@@ -25,6 +25,9 @@ func TestParse(t *testing.T) {
 		{"smallest", "sandboxallow {\nanswer 10.200.0.1\nallow example.com\n}", ""},
 		{"everything", "sandboxallow {\nanswer 10.200.0.1 fd12::1\npolicy_file " + doc + "\npolicy builds\nttl 0\nnegative_ttl 10\npoll 100ms\n}", ""},
 		{"body", "sandboxallow {\nanswer fd12::1\nmode open\ndeny example.com\nports 443\nprivate 10.0.0.0/8\npreset github npm\nallow a.test\nallow b.test\n}", ""},
+		{"log all", "sandboxallow {\nanswer 10.200.0.1\nallow example.com\nlog all\n}", ""},
+		{"log denied", "sandboxallow {\nanswer 10.200.0.1\nallow example.com\nlog denied\n}", ""},
+		{"log off", "sandboxallow {\nanswer 10.200.0.1\nallow example.com\nlog off\n}", ""},
 		{"own policy", "sandboxallow {\nanswer 10.200.0.1\nallow example.com\npolicy default\n}", ""},
 
 		{"no block", "sandboxallow", "Testfile:1: no answer"},
@@ -62,6 +65,11 @@ func TestParse(t *testing.T) {
 		{"poll without a unit", "sandboxallow {\nanswer 10.200.0.1\npoll 1\nallow example.com\n}", "accepted is a duration"},
 		{"poll too short", "sandboxallow {\nanswer 10.200.0.1\npoll 99ms\nallow example.com\n}", "at least 100ms"},
 		{"poll without a duration", "sandboxallow {\nanswer 10.200.0.1\npoll\nallow example.com\n}", "Wrong argument count"},
+
+		{"log without a word", "sandboxallow {\nanswer 10.200.0.1\nallow example.com\nlog\n}", "Testfile:4 - Error during parsing: Wrong argument count"},
+		{"log with two", "sandboxallow {\nanswer 10.200.0.1\nallow example.com\nlog denied all\n}", "Wrong argument count"},
+		{"log unknown", "sandboxallow {\nanswer 10.200.0.1\nallow example.com\nlog none\n}", `Testfile:4 - Error during parsing: log "none", accepted are denied, all and off`},
+		{"log twice", "sandboxallow {\nanswer 10.200.0.1\nallow example.com\nlog off\nlog all\n}", "log is given twice"},
 
 		{"policy_file without a path", "sandboxallow {\nanswer 10.200.0.1\npolicy_file\n}", "Testfile:3 - Error during parsing: Wrong argument count"},
 		{"policy_file with an empty path", "sandboxallow {\nanswer 10.200.0.1\npolicy_file \"\"\n}", "Wrong argument count"},
