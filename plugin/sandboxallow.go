@@ -81,10 +81,10 @@ func (s *SandboxAllow) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 	}
 
 	m := newReply(r, opt)
-	switch {
-	case d.Verdict.Admits():
+	switch d.Existence() {
+	case policy.Present:
 		m.addresses(s, q)
-	case d.Below:
+	case policy.Empty:
 		m.negative(s, q, dns.RcodeSuccess)
 		if d.Reason == policy.ReasonDenied {
 			m.blocked(d, n)

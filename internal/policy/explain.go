@@ -81,9 +81,12 @@ func (p *Policy) covers(r *rule, port uint16) bool {
 
 func (p *Policy) weigh(n Name, port uint16, matches []Match) Decision {
 	if port == AnyPort {
-		return p.weighAnyPort(n, matches)
+		d := p.weighAnyPort(n, matches)
+		d.PortNamed = false
+		return d
 	}
 	var allow, deny, other Rule
+	named := false
 	for _, m := range matches {
 		switch {
 		case m.Deny && m.OnPort:
@@ -91,6 +94,7 @@ func (p *Policy) weigh(n Name, port uint16, matches []Match) Decision {
 		case m.Deny:
 		case m.OnPort:
 			allow = p.deeper(allow, m.Rule)
+			named = named || slices.Contains(p.portSets[p.rules[m.Rule.n-1].ports], port)
 		default:
 			other = p.deeper(other, m.Rule)
 		}
@@ -101,7 +105,7 @@ func (p *Policy) weigh(n Name, port uint16, matches []Match) Decision {
 	case !deny.IsZero():
 		return Decision{Reason: ReasonDenied, Rule: deny}
 	case !allow.IsZero():
-		return Decision{Verdict: Allow, Rule: allow}
+		return Decision{Verdict: Allow, Rule: allow, PortNamed: named}
 	case public && policyPort && p.mode == Open:
 		return Decision{Verdict: Allow}
 	}

@@ -12,6 +12,10 @@ type Decision struct {
 	Policy  string // name of the policy that is the client's; "" if none
 	Rule    Rule   // the rule that decided, the most specific one; zero if none did
 	Below   bool   // the name is not admitted, but names below it are or may be (RFC 8020)
+
+	// PortNamed tells that the name is allowed and an allow rule lists the port by its number: not by `:*`,
+	// not by the policy's ports. It is false on AnyPort.
+	PortNamed bool
 }
 
 // lookup decides, into d. It allocates nothing, unless rules stand at more than eight levels above the
@@ -22,6 +26,7 @@ func (p *Policy) lookup(d *Decision, n Name, port uint16) {
 	refs := t.walk(p, n, buf[:0])
 	if port == AnyPort && t.grants {
 		t.onAnyPort(d, p, refs)
+		d.PortNamed = false // which is about one port
 	} else {
 		t.onPort(d, p, refs, port)
 	}
@@ -73,6 +78,7 @@ func (t *trail) walk(p *Policy, n Name, refs []ref) []ref {
 func (t *trail) onPort(d *Decision, p *Policy, refs []ref, port uint16) {
 	policyPort := p.onPolicyPort(port)
 	var allow, deny, other uint32 // the deepest rules, by index + 1; other allows, but not this port
+	named := false
 	for i, r := range refs {
 		switch r.kind() {
 		case refPlainDeny:
@@ -97,6 +103,9 @@ func (t *trail) onPort(d *Decision, p *Policy, refs []ref, port uint16) {
 			if rule, ok := g.find(g.allow, port, policyPort); ok {
 				allow = rule + 1
 			}
+			if _, ok := findPort(g.allow, uint32(port)); ok {
+				named = port != AnyPort
+			}
 		}
 	}
 	switch {
@@ -104,7 +113,7 @@ func (t *trail) onPort(d *Decision, p *Policy, refs []ref, port uint16) {
 		d.Verdict, d.Reason, d.Rule = Deny, ReasonDenied, Rule{p, deny}
 		return
 	case allow != 0:
-		d.Verdict, d.Reason, d.Rule = Allow, ReasonNone, Rule{p, allow}
+		d.Verdict, d.Reason, d.Rule, d.PortNamed = Allow, ReasonNone, Rule{p, allow}, named
 		return
 	case t.open && policyPort && p.mode == Open:
 		d.Verdict, d.Reason, d.Rule = Allow, ReasonNone, Rule{}

@@ -46,6 +46,9 @@ func disagreement(sel Selection, n Name, port uint16, d Decision) error {
 	if got, want := outcome(d), outcome(e.Decision); got != want {
 		return fmt.Errorf("Lookup: %s by %q, Explain: %s by %q", got, d.Rule.Text(), want, e.Decision.Rule.Text())
 	}
+	if d.PortNamed != e.Decision.PortNamed || d.PortNamed && (d.Verdict != Allow || port == AnyPort) {
+		return fmt.Errorf("Lookup: %s, port named %v, Explain: port named %v", outcome(d), d.PortNamed, e.Decision.PortNamed)
+	}
 	if d.Policy != e.Decision.Policy || d.Policy != sel.Policy() {
 		return fmt.Errorf("Lookup: policy %q, Explain: policy %q", d.Policy, e.Decision.Policy)
 	}
@@ -273,6 +276,91 @@ func TestLookup(t *testing.T) {
 			}
 		})
 	}
+}
+
+// PortNamed makes a tunnel opaque: it takes a rule that lists the very port, of each policy that judges.
+func TestPortNamed(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		body string
+		yes  string
+		no   string
+	}{
+		{"exact", "allow a.example.com:22,8443", "a.example.com:22 a.example.com:8443", "a.example.com:* a.example.com:443 b.example.com:22 example.com:22"},
+		{"suffix", "allow .example.com:22", "example.com:22 a.b.example.com:22", "example.com:443 example.org:22"},
+		{"star", "allow *.example.com:22", "a.example.com:22", "example.com:22"},
+		{"any port", "allow a.example.com:*", "", "a.example.com:22 a.example.com:443 a.example.com:*"},
+		{"ports of the policy", "ports 22\nallow a.example.com", "", "a.example.com:22 a.example.com:*"},
+		{"both", "ports 22\nallow a.example.com:22", "a.example.com:22", ""},
+		{"any port, and named by a wider rule", "allow .example.com:22\nallow a.example.com:*", "a.example.com:22 b.example.com:22", "a.example.com:23"},
+		{"any port, and named by a narrower rule", "allow .example.com:*\nallow a.example.com:22", "a.example.com:22", "b.example.com:22 x.a.example.com:22"},
+		{"two rules of a name", "allow a.example.com:*\nallow a.example.com:22", "a.example.com:22", "a.example.com:23 a.example.com:*"},
+		{"denied", "allow a.example.com:22\ndeny a.example.com", "", "a.example.com:22"},
+		{"denied on that port", "allow .example.com:22\ndeny a.example.com:22", "b.example.com:22", "a.example.com:22"},
+		{"deny that names it", "allow .example.com:*\ndeny b.example.com:22", "", "a.example.com:22 b.example.com:22"},
+		{"deny of another port", "allow .example.com:22\ndeny .example.com:443", "a.example.com:22", ""},
+		{"open", "mode open\nports 22", "", "a.example.com:22"},
+		{"open, named", "mode open\nports 22\nallow .example.com:22", "a.example.com:22", "a.example.org:22"},
+		{"learn", "mode learn\nports 22 443", "", "a.example.com:22 a.example.com:443"},
+		{"learn, named", "mode learn\nports 22\nallow a.example.com:22", "a.example.com:22", "b.example.com:22"},
+		{"usual ports", "allow a.example.com:443,80", "a.example.com:443 a.example.com:80", "a.example.com:22"},
+		{"metadata, by a wider rule", "allow .metadata.google.internal:80 .internal:80\nallow metadata.google.internal:*", "x.internal:80", "metadata.google.internal:80"},
+		{"metadata, exactly", "allow metadata.google.internal:80", "metadata.google.internal:80", "metadata.google.internal:*"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			sel := policyOf(t, tc.body)
+			for want, questions := range map[bool]string{true: tc.yes, false: tc.no} {
+				for _, q := range strings.Fields(questions) {
+					n, port := question(t, q)
+					if got := decide(t, sel, n, port).PortNamed; got != want {
+						t.Errorf("%s: got %v, want %v", q, got, want)
+					}
+				}
+			}
+		})
+	}
+	t.Run("listener", func(t *testing.T) {
+		set := setOf(t, `policy default {
+			allow .example.com:22
+		}
+		policy named {
+			client 10.0.0.1
+			allow .example.com:22,23
+		}
+		policy any {
+			client 10.0.0.2
+			allow .example.com:*
+		}
+		policy learns {
+			client 10.0.0.3
+			mode   learn
+			ports  22
+		}
+		policy denies {
+			client 10.0.0.4
+			allow .example.com:22
+			deny  a.example.com
+		}
+		`)
+		n := mustName(t, "a.example.com")
+		for _, tc := range []struct {
+			client, listener string
+			want             bool
+		}{
+			{"192.0.2.1", "", true}, {"192.0.2.1", "default", true}, {"192.0.2.1", "named", true}, {"10.0.0.1", "default", true},
+			{"192.0.2.1", "any", false}, {"10.0.0.2", "default", false}, {"10.0.0.2", "any", false}, {"10.0.0.2", "named", false},
+			{"192.0.2.1", "learns", false}, {"10.0.0.3", "default", false}, {"192.0.2.1", "denies", false}, {"10.0.0.4", "default", false},
+			{"192.0.2.1", "gone", false},
+		} {
+			sel := set.Select(netip.MustParseAddr(tc.client), tc.listener)
+			if got := decide(t, sel, n, 22).PortNamed; got != tc.want {
+				t.Errorf("client %s at %q: got %v, want %v", tc.client, tc.listener, got, tc.want)
+			}
+			if decide(t, sel, n, AnyPort).PortNamed {
+				t.Errorf("client %s at %q: true on any port", tc.client, tc.listener)
+			}
+		}
+	})
 }
 
 func question(t testing.TB, s string) (Name, uint16) {

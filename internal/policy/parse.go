@@ -90,7 +90,7 @@ func (c *compiler) document(lines []Line) error {
 			return head.errorf("unknown word %s, %s", quote(head.Words[0]), policyForm)
 		case len(head.Words) != 3 || head.Words[2] != "{":
 			return head.errorf("policy line with %d words, %s", len(head.Words), policyForm)
-		case !validPolicyName(head.Words[1]):
+		case !ValidPolicyName(head.Words[1]):
 			return head.errorf("policy name %s, accepted are 1 to 63 letters, digits, '-' and '_'", quote(head.Words[1]))
 		}
 		end := slices.IndexFunc(lines, func(l Line) bool { return slices.Equal(l.Words, []string{"}"}) })
@@ -108,7 +108,8 @@ func (c *compiler) document(lines []Line) error {
 	return nil
 }
 
-func validPolicyName(s string) bool {
+// ValidPolicyName reports whether a policy can have the name: 1 to 63 letters, digits, '-' and '_'.
+func ValidPolicyName(s string) bool {
 	for _, c := range []byte(s) {
 		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_') {
 			return false
@@ -307,7 +308,7 @@ func (b *builder) preset(l Line, name string) error {
 		return l.errorf("unknown preset %s, accepted are %s", quote(name), strings.Join(Presets(), ", "))
 	}
 	for _, part := range parts {
-		file, err := b.file(l, "preset/"+part.name)
+		file, err := b.file(l, presetPlace+part.name)
 		if err != nil {
 			return err
 		}

@@ -62,3 +62,35 @@ func presetLists(name string) ([]presetList, bool) {
 	}
 	return lists, true
 }
+
+// PresetText returns what a preset consists of, with the comments on what needs each host: one rule a line, as
+// an allow_list has them. It reports whether there is such a preset.
+func PresetText(name string) (text string, ok bool) {
+	lists, ok := presetLists(name)
+	texts := make([]string, len(lists))
+	for i, l := range lists {
+		texts[i] = l.text
+	}
+	return strings.Join(texts, "\n"), ok
+}
+
+// PresetSummary returns a sentence on what a preset is for, "" if there is no such preset.
+func PresetSummary(name string) string {
+	if name == agentsPreset {
+		return "What a coding agent needs: all presets but agents-wide."
+	}
+	text, _ := PresetText(name)
+	var words []string
+	for l := range strings.Lines(text) {
+		comment, ok := strings.CutPrefix(l, "#")
+		if !ok {
+			break
+		}
+		words = append(words, strings.Fields(comment)...)
+		if i := slices.IndexFunc(words, func(w string) bool { return strings.HasSuffix(w, ".") }); i >= 0 {
+			words = words[:i+1]
+			break
+		}
+	}
+	return strings.Join(words, " ")
+}

@@ -105,3 +105,29 @@ func TestPresetAgentsWide(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
+
+// What is printed of a preset is what is in force, as a list; and says in a sentence what it is for.
+func TestPresetForPeople(t *testing.T) {
+	for _, name := range Presets() {
+		t.Run(name, func(t *testing.T) {
+			text, ok := PresetText(name)
+			if !ok {
+				t.Fatal("no text")
+			}
+			set, err := compileText("policy p {\n allow_list list\n}\n", text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := setOf(t, "policy p {\n preset "+name+"\n}\n"); set.Hash() != want.Hash() {
+				t.Errorf("got %s, want %s", texts(set), texts(want))
+			}
+			s := PresetSummary(name)
+			if len(s) < 15 || len(s) > 110 || !strings.HasSuffix(s, ".") || strings.ContainsAny(s, "\n#") {
+				t.Errorf("got summary %q", s)
+			}
+		})
+	}
+	if text, ok := PresetText("none"); ok || text != "" || PresetSummary("none") != "" {
+		t.Errorf("got %q, %t for no preset", text, ok)
+	}
+}

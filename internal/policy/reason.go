@@ -24,6 +24,7 @@ const (
 	ReasonResolverError                // the resolver failed
 	ReasonDialError                    // no address could be connected to
 	ReasonLimit                        // too many open tunnels
+	ReasonAuthRequired                 // the forward proxy wants a user name and a password
 	reasons                            // how many there are
 )
 
@@ -45,6 +46,7 @@ var reasonText = [reasons]string{
 	ReasonResolverError:  "resolver_error",
 	ReasonDialError:      "dial_error",
 	ReasonLimit:          "limit",
+	ReasonAuthRequired:   "auth_required",
 }
 
 // String returns the reason as it stands in logs and metrics, such as "not_allowed"; "" for ReasonNone.

@@ -62,12 +62,14 @@ func (sel Selection) Lookup(n Name, port uint16) (d Decision) {
 
 // and joins the client's decision with the listener's. The record names the client's policy.
 func (d Decision) and(l Decision) Decision {
+	named := d.PortNamed && l.PortNamed
 	below := (d.Below || d.Verdict.Admits()) && (l.Below || l.Verdict.Admits())
 	if !l.Verdict.Admits() && d.Verdict.Admits() || l.Verdict == WouldDeny && d.Verdict == Allow {
 		l.Policy = d.Policy
 		d = l
 	}
 	d.Below = below && !d.Verdict.Admits()
+	d.PortNamed = named
 	return d
 }
 

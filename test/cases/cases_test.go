@@ -44,13 +44,13 @@ func readCases(t *testing.T) map[string]string {
 			cases[id] = title
 		}
 	}
-	if err := sc.Err(); err != nil || len(cases) < 190 {
+	if err := sc.Err(); err != nil || len(cases) < 240 {
 		t.Fatalf("%d cases: %v", len(cases), err)
 	}
 	return cases
 }
 
-var id = regexp.MustCompile(`\b(dns|sni|dial|policyfile|reload)-[0-9]{3}\b`)
+var id = regexp.MustCompile(`\b(dns|sni|dial|http|forwardproxy|policyfile|reload)-[0-9]{3}\b`)
 
 func idsIn(t *testing.T, files ...string) map[string]bool {
 	t.Helper()
