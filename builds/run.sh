@@ -11,8 +11,13 @@ state=$(mktemp -d "${TMPDIR:-/tmp}/sandboxallow.XXXXXX")
 : "${SANDBOXALLOW_DNS_ADDR:=127.0.0.1}" "${SANDBOXALLOW_DNS_PORT:=1053}"
 : "${SANDBOXALLOW_GATEWAY:=127.0.0.1}" "${SANDBOXALLOW_TLS_PORT:=8443}"
 : "${SANDBOXALLOW_POLICY:=policy.example}"
+: "${SANDBOXALLOW_HTTP_PORT:=8880}" "${SANDBOXALLOW_PROXY_PORT:=8890}"
 : "${SANDBOXALLOW_TLS_LISTEN:=$SANDBOXALLOW_GATEWAY:$SANDBOXALLOW_TLS_PORT}"
-export SANDBOXALLOW_DNS_ADDR SANDBOXALLOW_DNS_PORT SANDBOXALLOW_GATEWAY SANDBOXALLOW_POLICY SANDBOXALLOW_TLS_LISTEN
+: "${SANDBOXALLOW_HTTP_LISTEN:=http://:$SANDBOXALLOW_HTTP_PORT}"
+: "${SANDBOXALLOW_PROXY_LISTEN:=http://:$SANDBOXALLOW_PROXY_PORT}"
+: "${SANDBOXALLOW_HTTP_BIND:=$SANDBOXALLOW_GATEWAY}"
+export SANDBOXALLOW_DNS_ADDR SANDBOXALLOW_DNS_PORT SANDBOXALLOW_GATEWAY SANDBOXALLOW_POLICY \
+	SANDBOXALLOW_TLS_LISTEN SANDBOXALLOW_HTTP_LISTEN SANDBOXALLOW_PROXY_LISTEN SANDBOXALLOW_HTTP_BIND
 
 # start NAME COMMAND...: runs it in the background; NAME.up appears once it serves, NAME.gone once it has
 # ended. A file and not `kill -0`: that succeeds for a child that has ended too, until it is waited for.
@@ -45,6 +50,8 @@ either() { [ -e "$state/coredns.$1" ] || [ -e "$state/caddy.$1" ]; }
 hints() {
 	ask="dig @$SANDBOXALLOW_DNS_ADDR -p $SANDBOXALLOW_DNS_PORT"
 	get="curl --connect-to ::$SANDBOXALLOW_TLS_LISTEN"
+	plain="curl --connect-to ::$SANDBOXALLOW_HTTP_BIND:${SANDBOXALLOW_HTTP_LISTEN##*:}"
+	proxy="curl --proxy http://$SANDBOXALLOW_HTTP_BIND:${SANDBOXALLOW_PROXY_LISTEN##*:}"
 	cat <<EOF
 
 DNS is on $SANDBOXALLOW_DNS_ADDR:$SANDBOXALLOW_DNS_PORT, the gateway on $SANDBOXALLOW_TLS_LISTEN, the policy is $SANDBOXALLOW_POLICY. In another terminal:
@@ -52,9 +59,14 @@ DNS is on $SANDBOXALLOW_DNS_ADDR:$SANDBOXALLOW_DNS_PORT, the gateway on $SANDBOX
   an allowed name: the address of the gateway, which leads to the real server
     $ask api.github.com
     $get https://api.github.com/
-  any other name: NXDOMAIN, and a TLS alert (unrecognized_name)
+    $plain http://api.github.com/
+  any other name: NXDOMAIN, a TLS alert (unrecognized_name), and 403
     $ask example.org
     $get https://example.org/
+    $plain http://example.org/
+  the same, from a client that is told of a forward proxy
+    $proxy https://api.github.com/
+    $proxy https://example.org/
 
 Ctrl-C stops both.
 

@@ -2,12 +2,14 @@
 package builds
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,10 +23,11 @@ import (
 
 // started is a run.sh that says that both binaries answer.
 type started struct {
-	cmd          *exec.Cmd
-	out          *output
-	tmp          string
-	dns, gateway string // host:port
+	cmd *exec.Cmd
+	out *output
+	tmp string
+
+	dns, gateway, http, proxy string // host:port
 }
 
 // output collects what a process writes, while others look at it.
@@ -82,10 +85,15 @@ func install(t *testing.T) string {
 // start runs run.sh on free ports, as nobody if we are root, and waits until it says what to try.
 func start(t *testing.T, dir string) *started {
 	t.Helper()
-	s := &started{out: &output{}, tmp: filepath.Join(dir, "tmp"), dns: freePort(t), gateway: freePort(t)}
-	_, port, _ := net.SplitHostPort(s.dns)
+	s := &started{out: &output{}, tmp: filepath.Join(dir, "tmp")}
+	s.dns, s.gateway, s.http, s.proxy = freePort(t), freePort(t), freePort(t), freePort(t)
+	port := func(addr string) string {
+		_, port, _ := net.SplitHostPort(addr)
+		return port
+	}
 	s.cmd = exec.Command("sh", filepath.Join(dir, "builds/run.sh"))
-	s.cmd.Env = append(os.Environ(), "TMPDIR="+s.tmp, "SANDBOXALLOW_DNS_PORT="+port, "SANDBOXALLOW_TLS_LISTEN="+s.gateway)
+	s.cmd.Env = append(os.Environ(), "TMPDIR="+s.tmp, "SANDBOXALLOW_DNS_PORT="+port(s.dns), "SANDBOXALLOW_TLS_LISTEN="+s.gateway,
+		"SANDBOXALLOW_HTTP_PORT="+port(s.http), "SANDBOXALLOW_PROXY_PORT="+port(s.proxy))
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {
@@ -172,6 +180,26 @@ func (s *started) child(t *testing.T, name string) int {
 	return 0
 }
 
+// ask sends a request to a listener of HTTP and returns the head of the answer.
+func ask(t *testing.T, addr, request string) *http.Response {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Write([]byte(request)); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp
+}
+
 func TestRun(t *testing.T) {
 	dir := install(t)
 
@@ -194,6 +222,14 @@ func TestRun(t *testing.T) {
 		if _, err := d.DialContext(ctx, "tcp", s.gateway); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 			t.Errorf("other name: got error %v, want the alert unrecognized_name", err)
 		}
+		for addr, request := range map[string]string{
+			s.http:  "GET / HTTP/1.1\r\nHost: example.org\r\n\r\n",
+			s.proxy: "CONNECT example.org:443 HTTP/1.1\r\n\r\n",
+		} {
+			if got := ask(t, addr, request); got.StatusCode != 403 || got.Header.Get("X-Sandboxallow-Reason") != "not_allowed" {
+				t.Errorf("other name: got %s, %v to %q, want 403 and why", got.Status, got.Header, request)
+			}
+		}
 		syscall.Kill(s.cmd.Process.Pid, syscall.SIGTERM)
 		if got := s.wait(t); got != 0 {
 			t.Errorf("got exit code %d, want 0:\n%s", got, s.out)
@@ -201,6 +237,7 @@ func TestRun(t *testing.T) {
 		s.nothingLeft(t)
 		for _, want := range []string{
 			"dig @127.0.0.1 -p ", "curl --connect-to ::" + s.gateway + " https://api.github.com/",
+			"curl --connect-to ::" + s.http + " http://api.github.com/", "curl --proxy http://" + s.proxy + " https://api.github.com/",
 			"coredns | ", "caddy   | ", "example.org", "not_allowed",
 		} {
 			if !strings.Contains(s.out.String(), want) {

@@ -1,5 +1,6 @@
 // Package caddymodule is sandboxallow's part of Caddy: the app that holds the policy, the resolver and the
-// limits, and the layer4 handler that decides on TLS connections and tunnels them.
+// limits, the layer4 handler that decides on TLS connections and tunnels them, and the HTTP handler that decides
+// on requests and forwards them, as a forward proxy too.
 package caddymodule
 
 import (
@@ -12,8 +13,10 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/floor"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 	"github.com/sandboxallow/sandboxallow/internal/tunnel"
@@ -71,6 +74,11 @@ type App struct {
 	store   *policy.Store
 	floor   *floor.Floor
 	dialer  *upstream.Dialer
+
+	folder *decision.Folder // of denials that clients repeat
+
+	upstreams *upstreams
+	guarded   map[*caddyhttp.Server]bool // whose connections are counted
 }
 
 // CaddyModule returns the Caddy module information.
@@ -121,12 +129,20 @@ func (a *App) Provision(ctx caddy.Context) error {
 		ObserveDial:    a.metrics.dialled,
 	}
 
+	a.folder = newFolder(a.writeFolded)
+	a.upstreams = &upstreams{
+		dial:     a.dialer.Dial,
+		idle:     time.Duration(a.IdleTimeout),
+		waiting:  idleFor(descriptorLimit()),
+		panicked: func(p any) { a.panicked("panic while dialling", p) },
+	}
+
 	// The listeners are other apps'. This event comes when all are up.
 	events, err := ctx.App("events")
 	if err != nil {
 		return err
 	}
-	return events.(*caddyevents.App).On("started", onStarted(a.boundBacklog))
+	return events.(*caddyevents.App).On("started", onStarted(a.started))
 }
 
 // onStarted is called once all apps of a configuration are up.
@@ -136,6 +152,12 @@ type onStarted func()
 func (f onStarted) Handle(context.Context, caddy.Event) error {
 	f()
 	return nil
+}
+
+// started does what takes the listeners and handlers of the other apps.
+func (a *App) started() {
+	a.boundBacklog()
+	a.warnOfHosts()
 }
 
 func (a *App) setDefaults() error {
@@ -190,12 +212,15 @@ func (a *App) Start() error {
 func (a *App) Stop() error {
 	running.remove(a)
 	a.store.Stop()
+	a.upstreams.forget()
+	a.folder.Flush()
 	return nil
 }
 
 func (a *App) policyChanged(set *policy.Set) {
 	a.log.Info("policy in force", a.policyFields(set)...)
 	a.warn(set)
+	a.upstreams.forget()
 	if running.judge() == a {
 		open.recheck(a)
 	}

@@ -8,12 +8,16 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/caddyauth"
 
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 )
 
 func init() {
 	httpcaddyfile.RegisterGlobalOption("sandboxallow", parseApp)
+	httpcaddyfile.RegisterHandlerDirective("sandboxallow", parseHTTPHandler)
+	httpcaddyfile.RegisterDirectiveOrder("sandboxallow", httpcaddyfile.Before, "respond")
 }
 
 // parseApp sets up the app from the global option. Syntax:
@@ -139,34 +143,133 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return d.ArgErr()
 	}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		var err error
 		switch option := d.Val(); option {
 		case "upstream_port":
-			var s string
-			if h.UpstreamPort != 0 {
-				return d.Err("upstream_port is given twice")
-			}
-			if !d.AllArgs(&s) {
-				return d.ArgErr()
-			}
-			port, err := strconv.ParseUint(s, 10, 16)
-			if err != nil || port == 0 {
-				return d.Errf("upstream_port %q, accepted are 1 to 65535", s)
-			}
-			h.UpstreamPort = uint16(port)
+			err = parseUpstreamPort(d, &h.UpstreamPort)
 		case "policy":
-			if h.Policy != "" {
-				return d.Err("policy is given twice")
-			}
-			if !d.AllArgs(&h.Policy) {
-				return d.ArgErr()
-			}
-			h.PolicyAt = fmt.Sprintf("%s:%d", d.File(), d.Line())
+			err = parsePolicyName(d, &h.Policy, &h.PolicyAt)
 		default:
-			return d.Errf("unknown option %q, accepted are upstream_port and policy", option)
+			err = d.Errf("unknown option %q, accepted are upstream_port and policy", option)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// Interface guard
-var _ caddyfile.Unmarshaler = (*Handler)(nil)
+func parseUpstreamPort(d *caddyfile.Dispenser, to *uint16) error {
+	var s string
+	if *to != 0 {
+		return d.Err("upstream_port is given twice")
+	}
+	if !d.AllArgs(&s) {
+		return d.ArgErr()
+	}
+	port, err := parsePort(s)
+	if err != nil {
+		return d.Errf("upstream_port: %v", err)
+	}
+	*to = port
+	return nil
+}
+
+// parsePolicyName parses the name of a policy, and notes where it stands.
+func parsePolicyName(d *caddyfile.Dispenser, to, at *string) error {
+	if *to != "" {
+		return d.Err("policy is given twice")
+	}
+	if !d.AllArgs(to) {
+		return d.ArgErr()
+	}
+	*at = fmt.Sprintf("%s:%d", d.File(), d.Line())
+	return nil
+}
+
+// parseHTTPHandler sets up the HTTP handler, or the dashboard, from the directive of both.
+func parseHTTPHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	d := helper.Dispenser
+	d.Next() // the directive's name
+	dashboard := d.NextArg() && d.Val() == "dashboard"
+	d.Reset()
+	if dashboard {
+		h := new(Dashboard)
+		return h, h.UnmarshalCaddyfile(d)
+	}
+	h := new(HTTPHandler)
+	return h, h.UnmarshalCaddyfile(d)
+}
+
+// UnmarshalCaddyfile sets up the HTTP handler. Syntax:
+//
+//	sandboxallow [<matcher>] {
+//		upstream_port <port>
+//		policy        <name>
+//	}
+//
+//	sandboxallow [<matcher>] forward_proxy {
+//		policy <name>
+//		basic_auth {
+//			<user> <hash>
+//		}
+//	}
+func (h *HTTPHandler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the directive's name
+	if d.NextArg() {
+		if d.Val() != "forward_proxy" {
+			return d.Errf("unknown argument %q, accepted are forward_proxy and dashboard", d.Val())
+		}
+		h.ForwardProxy = true
+		if d.NextArg() {
+			return d.ArgErr()
+		}
+	}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		var err error
+		switch option := d.Val(); {
+		case option == "upstream_port" && !h.ForwardProxy:
+			err = parseUpstreamPort(d, &h.UpstreamPort)
+		case option == "policy":
+			err = parsePolicyName(d, &h.Policy, &h.PolicyAt)
+		case option == "basic_auth" && h.ForwardProxy:
+			err = h.parseBasicAuth(d)
+		case h.ForwardProxy:
+			err = d.Errf("unknown option %q, accepted are policy and basic_auth", option)
+		default:
+			err = d.Errf("unknown option %q, accepted are upstream_port and policy", option)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parseBasicAuth parses accounts, each a user and what `caddy hash-password` prints.
+func (h *HTTPHandler) parseBasicAuth(d *caddyfile.Dispenser) error {
+	if h.BasicAuth != nil {
+		return d.Err("basic_auth is given twice")
+	}
+	if d.NextArg() {
+		return d.ArgErr()
+	}
+	h.BasicAuth = &caddyauth.HTTPBasicAuth{HashCache: new(caddyauth.Cache)}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		a := caddyauth.Account{Username: d.Val()}
+		if !d.AllArgs(&a.Password) {
+			return d.Err("accepted are a user and a password hashed by caddy hash-password")
+		}
+		h.BasicAuth.AccountList = append(h.BasicAuth.AccountList, a)
+	}
+	if len(h.BasicAuth.AccountList) == 0 {
+		return d.Err("basic_auth without an account")
+	}
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddyfile.Unmarshaler = (*Handler)(nil)
+	_ caddyfile.Unmarshaler = (*HTTPHandler)(nil)
+)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/mholt/caddy-l4/layer4"
 	"go.uber.org/zap"
 
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/hello"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 	"github.com/sandboxallow/sandboxallow/internal/tunnel"
@@ -69,22 +69,28 @@ func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 	defer func() {
 		// A panic here would end the process, and with it everybody's tunnels.
 		if p := recover(); p != nil {
-			h.app.metrics.panics.Inc()
-			h.app.log.Error("panic in connection handler", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			h.app.panicked("panic in connection handler", p)
 		}
 	}()
-	r := record{layer: layerTLS, client: clientOf(cx), listener: h.Policy, port: h.UpstreamPort, start: time.Now()}
-	if r.port == 0 {
-		r.port = localPort(cx)
+	r := record{listener: h.Policy, start: time.Now()}
+	r.Layer, r.Client, r.Port = decision.TLS, addrOf(cx.RemoteAddr()), h.UpstreamPort
+	if r.Port == 0 {
+		r.Port = portOf(cx.LocalAddr())
 	}
 	if !open.acquire(h.app.MaxTunnels) {
 		refuse(cx.Conn, policy.ReasonLimit) // before it is logged: the descriptor is needed
-		h.denied(&r, policy.ReasonLimit, fmt.Errorf("%d connections are held, see max_tunnels", h.app.MaxTunnels))
+		h.app.denied(&r, policy.ReasonLimit, h.app.limitError())
 		return nil
 	}
 	defer open.release()
 	h.handle(cx, &r)
 	return nil
+}
+
+// panicked counts and logs a panic that was recovered from.
+func (a *App) panicked(message string, p any) {
+	a.metrics.panics.Inc()
+	a.log.Error(message, zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 }
 
 // growStack has the goroutine's stack grown to what dialling needs. In steps, and with many frames to be
@@ -108,7 +114,7 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 	if errors.Is(err, errSilent) {
 		return // a health check, or a client that changed its mind: nobody was denied
 	}
-	r.name = name
+	r.Name = name
 	if err != nil {
 		h.deny(cx.Conn, r, helloReason(err), err)
 		return
@@ -118,22 +124,22 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 		h.deny(cx.Conn, r, policy.ReasonBadName, err)
 		return
 	}
-	r.name = n.String()
+	r.Name = n.String()
 
 	sel, set := h.app.decide(r, n)
-	if !r.decision.Verdict.Admits() {
+	if !r.Decision.Verdict.Admits() {
 		h.app.decided(r)
-		refuse(cx.Conn, r.decision.Reason)
+		refuse(cx.Conn, r.Decision.Reason)
 		return
 	}
 
-	up, err := h.app.dialer.Dial(context.Background(), n, r.port, sel.Lifts)
+	up, err := h.app.dialer.Dial(context.Background(), n, r.Port, sel.Lifts)
 	if err != nil {
 		h.deny(cx.Conn, r, upstream.Reason(err), err)
 		return
 	}
 	defer up.Close()
-	r.upstream = up.RemoteAddr().(*net.TCPAddr).AddrPort()
+	r.Upstream = up.RemoteAddr().(*net.TCPAddr).AddrPort()
 	h.app.decided(r)
 
 	// What was read is the first that the upstream gets. More of it can be in cx if a matcher has read ahead.
@@ -144,45 +150,46 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 	helloBuffers.Put(buf)
 	buf = nil
 
-	t := &openTunnel{client: r.client, listener: r.listener, name: n, port: r.port, upstream: r.upstream, conns: [2]net.Conn{cx.Conn, up}}
+	t := r.opened(n, func() { resetAll(cx.Conn, up) })
 	if err == nil {
-		h.app.tunnel(t, set, r)
+		h.app.tunnel(t, set, r, cx.Conn, up)
 	} else {
-		r.detail = err.Error()
+		r.Error = err.Error()
 	}
 	h.app.closed(t, r)
 }
 
 // tunnel runs an admitted tunnel and keeps it known while it is open.
-func (a *App) tunnel(t *openTunnel, set *policy.Set, r *record) {
+func (a *App) tunnel(t *openTunnel, set *policy.Set, r *record, client, up net.Conn) {
 	open.add(t, a, set)
 	defer open.remove(t)
-	res := tunnel.Run(t.conns[0], t.conns[1], tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: &t.counters})
+	res := tunnel.Run(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: &t.counters})
 	if res.Err != nil {
-		r.detail = res.Err.Error()
+		r.Error = res.Err.Error()
 	}
 }
 
 // closed records the end of a tunnel.
 func (a *App) closed(t *openTunnel, r *record) {
-	r.in, r.out = t.counters.In.Load(), t.counters.Out.Load()
-	a.metrics.closed(r.in, r.out)
+	r.BytesIn, r.BytesOut = t.counters.In.Load(), t.counters.Out.Load()
+	a.metrics.closed(r.BytesIn, r.BytesOut)
+	defer recent.closed(r)
 	if reason := policy.Reason(t.revoked.Load()); reason != policy.ReasonNone {
-		r.decision = policy.Decision{Reason: reason, Policy: r.decision.Policy}
-		r.detail = ""
-		a.write(zap.WarnLevel, msgRevoked, r)
+		r.Decision = policy.Decision{Reason: reason, Policy: r.Decision.Policy}
+		r.Error = ""
+		a.write(msgRevoked, r)
 		return
 	}
-	a.write(zap.InfoLevel, msgClosed, r)
+	a.write(msgClosed, r)
 }
 
 // decide looks the name up. Where it would not be allowed it waits while a change of the policy is
 // settling, and goes by the result: the client may have been told of it by DNS already.
 func (a *App) decide(r *record, n policy.Name) (policy.Selection, *policy.Set) {
 	set := a.store.Set()
-	sel := set.Select(r.client, r.listener)
-	r.decision = sel.Lookup(n, r.port)
-	if r.decision.Verdict.Admits() || r.decision.Reason != policy.ReasonNotAllowed {
+	sel := set.Select(r.Client, r.listener)
+	r.Decision = sel.Lookup(n, r.Port)
+	if r.Decision.Verdict.Admits() || r.Decision.Reason != policy.ReasonNotAllowed {
 		return sel, set
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), policy.SettleTimeout)
@@ -190,25 +197,31 @@ func (a *App) decide(r *record, n policy.Name) (policy.Selection, *policy.Set) {
 	a.store.Settle(ctx)
 	if now := a.store.Set(); now != set {
 		set = now
-		sel = set.Select(r.client, r.listener)
-		r.decision = sel.Lookup(n, r.port)
+		sel = set.Select(r.Client, r.listener)
+		r.Decision = sel.Lookup(n, r.Port)
 	}
 	return sel, set
 }
 
 // deny records a denial that is not the policy's and tells the client.
 func (h *Handler) deny(c net.Conn, r *record, reason policy.Reason, err error) {
-	h.denied(r, reason, err)
+	h.app.denied(r, reason, err)
 	refuse(c, reason)
 }
 
-func (h *Handler) denied(r *record, reason policy.Reason, err error) {
-	r.decision = policy.Decision{Reason: reason, Policy: r.decision.Policy, Rule: r.decision.Rule}
-	if r.decision.Policy == "" {
-		r.decision.Policy = h.app.store.Set().Select(r.client, r.listener).Policy()
+// denied records a denial that is not the policy's.
+func (a *App) denied(r *record, reason policy.Reason, err error) {
+	r.Decision = policy.Decision{Reason: reason, Policy: r.Decision.Policy, Rule: r.Decision.Rule}
+	if r.Decision.Policy == "" {
+		r.Decision.Policy = a.store.Set().Select(r.Client, r.listener).Policy()
 	}
-	r.detail = err.Error()
-	h.app.decided(r)
+	r.Error = err.Error()
+	a.decided(r)
+}
+
+// limitError is the error of a connection or request for which there is no place.
+func (a *App) limitError() error {
+	return fmt.Errorf("%d connections are held, see max_tunnels", a.MaxTunnels)
 }
 
 // helloBuffers are for ClientHellos: most fit at once, those with post-quantum key shares too.
@@ -267,21 +280,6 @@ func helloReason(err error) policy.Reason {
 		return policy.ReasonNoName
 	}
 	return policy.ReasonHelloMalformed
-}
-
-// clientOf returns the address that selects the policy, the zero value where the client has none.
-func clientOf(cx *layer4.Connection) netip.Addr {
-	if a, ok := cx.RemoteAddr().(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap().WithZone("")
-	}
-	return netip.Addr{}
-}
-
-func localPort(cx *layer4.Connection) uint16 {
-	if a, ok := cx.LocalAddr().(*net.TCPAddr); ok {
-		return a.AddrPort().Port()
-	}
-	return 0
 }
 
 // Interface guards

@@ -16,6 +16,7 @@ import (
 	"github.com/mholt/caddy-l4/layer4"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 )
 
@@ -56,7 +57,7 @@ func TestAllowed(t *testing.T) {
 		if err := echo(c, strings.Repeat("through the tunnel ", 10_000)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		e := g.entry(msgAllowed)
+		e := g.entry(decision.MsgAllowed)
 		if e["name"] != strings.ToLower(name) || e["verdict"] != "allow" || e["reason"] != "" || e["layer"] != "tls" {
 			t.Errorf("log of the decision: %v", e)
 		}
@@ -104,7 +105,7 @@ func TestDenied(t *testing.T) {
 			if err == nil || err.Error() != alertError(tc.alert) {
 				t.Errorf("client sees %v, want %s", err, alertError(tc.alert))
 			}
-			e := g.entry(msgDenied)
+			e := g.entry(decision.MsgDenied)
 			if e["verdict"] != "deny" || e["reason"] != tc.reason.String() || e["name"] != tc.name || e["policy"] != "default" {
 				t.Errorf("log: %v, want reason %v", e, tc.reason)
 			}
@@ -122,7 +123,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-func waitFor(t *testing.T, what string, ok func() bool) {
+func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -192,7 +193,7 @@ func TestRawBytes(t *testing.T) {
 			if tc.answer != nil && !bytes.Equal(answer, tc.answer) {
 				t.Errorf("answer %v, want %v", answer, tc.answer)
 			}
-			if e := g.entry(msgDenied); e["reason"] != tc.reason.String() {
+			if e := g.entry(decision.MsgDenied); e["reason"] != tc.reason.String() {
 				t.Errorf("log %v, want reason %v", e, tc.reason)
 			}
 		})
@@ -287,7 +288,7 @@ func TestLimit(t *testing.T) {
 	if err == nil || err.Error() != alertError(alertInternalError) {
 		t.Errorf("above the limit the client sees %v, want %s", err, alertError(alertInternalError))
 	}
-	if e := g.entry(msgDenied); e["reason"] != "limit" {
+	if e := g.entry(decision.MsgDenied); e["reason"] != "limit" {
 		t.Errorf("log: %v, want reason limit", e)
 	}
 	for _, c := range held {
@@ -444,8 +445,8 @@ func TestLoggedName(t *testing.T) {
 		}
 		defer c.Close()
 		c.Write(hello)
-		e := g.entry(msgDenied)
-		if n := len(e["name"].(string)); e["reason"] != "bad_name" || n > maxLoggedName {
+		e := g.entry(decision.MsgDenied)
+		if n := len(e["name"].(string)); e["reason"] != "bad_name" || n > decision.MaxName {
 			t.Errorf("reason %v, %d octets of name", e["reason"], n)
 		}
 	})
@@ -461,7 +462,7 @@ func TestUpstreamPort(t *testing.T) {
 		}
 		defer c.Close()
 		want := fmt.Sprintf("%s:%d", upstreamAddr, g.upPort)
-		if e := g.entry(msgAllowed); e["upstream"] != want || e["port"] != g.upPort {
+		if e := g.entry(decision.MsgAllowed); e["upstream"] != want || e["port"] != int64(g.upPort) {
 			t.Errorf("dialled %v for port %v, want %s", e["upstream"], e["port"], want)
 		}
 
@@ -472,7 +473,7 @@ func TestUpstreamPort(t *testing.T) {
 			t.Error("want an error")
 		}
 		_, listens, _ := net.SplitHostPort(g.addr)
-		if e := g.entry(msgDenied); fmt.Sprint(e["port"]) != listens || e["reason"] != "port_not_allowed" {
+		if e := g.entry(decision.MsgDenied); fmt.Sprint(e["port"]) != listens || e["reason"] != "port_not_allowed" {
 			t.Errorf("log: %v, want port_not_allowed on port %s", e, listens)
 		}
 	})
@@ -506,7 +507,7 @@ func TestBacklogFor(t *testing.T) {
 		{256, 32, 48, 64},
 		{256, 32, 1000, 1},
 		{24_000, 512, 10_244, 1500},
-		{1 << 20, 512, 458_496, maxBacklog},
+		{1 << 20, 512, 458_496, 65_536},
 	} {
 		if got := backlogFor(tc.limit, tc.pipes, tc.tunnels); got != tc.want {
 			t.Errorf("backlogFor(%d, %d, %d) = %d, want %d", tc.limit, tc.pipes, tc.tunnels, got, tc.want)

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"math/big"
@@ -17,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,50 +25,184 @@ import (
 	"github.com/miekg/dns"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sandboxallow/sandboxallow/internal/decision"
+	"github.com/sandboxallow/sandboxallow/internal/tunnel"
 )
 
-// The upstream of these tests is a process of its own, on a loopback address that a `private` line lifts:
-// the floor does not let the gateway dial what its own process listens on.
+// The upstreams of these tests are reached by a process of its own, on a loopback address that a `private` line
+// lifts: the floor does not let the gateway dial what its own process listens on.
 const upstreamAddr = "127.0.0.2"
 
-const envUpstream = "SANDBOXALLOW_TEST_UPSTREAM"
+const envRelay = "SANDBOXALLOW_TEST_RELAY"
 
 func TestMain(m *testing.M) {
-	if file := os.Getenv(envUpstream); file != "" {
-		if err := serveUpstream(file); err != nil {
+	if os.Getenv(envRelay) != "" {
+		serveRelay()
+		return
+	}
+	newFolder = func(func(*decision.Record)) *decision.Folder { return nil }
+	code := m.Run()
+	relay.stop()
+	os.Exit(code)
+}
+
+// serveRelay listens on a port for each line of its standard input, which is the address that the connections to
+// that port are led to, and prints the port. It ends with its input.
+func serveRelay() {
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		to := in.Text()
+		l, err := net.Listen("tcp", upstreamAddr+":0")
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		return
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go relayTo(c, to)
+			}
+		}()
+		fmt.Println(l.Addr().(*net.TCPAddr).Port)
 	}
-	os.Exit(m.Run())
 }
 
-// serveUpstream echoes over TLS, with the certificate and key in file, until its standard input ends.
-func serveUpstream(file string) error {
-	cert, err := tls.LoadX509KeyPair(file, file)
+// relayTo passes on ends of streams and resets too.
+func relayTo(c net.Conn, to string) {
+	defer c.Close()
+	behind, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	tunnel.Run(c, behind, tunnel.Options{Idle: -1, HalfClosedIdle: -1})
+}
+
+// relay is the process that serveRelay runs in, started when it is needed first.
+var relay relayProcess
+
+type relayProcess struct {
+	mu  sync.Mutex
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func (r *relayProcess) start() error {
+	r.cmd = exec.Command(os.Args[0])
+	r.cmd.Env = append(os.Environ(), envRelay+"=1")
+	r.cmd.Stderr = os.Stderr
+	var err error
+	if r.in, err = r.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := r.cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	l, err := tls.Listen("tcp", upstreamAddr+":0", &tls.Config{Certificates: []tls.Certificate{cert}})
-	if err != nil {
-		return err
-	}
-	fmt.Println(l.Addr().(*net.TCPAddr).Port)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				io.Copy(c, c)
-			}()
+	r.out = bufio.NewReader(out)
+	return r.cmd.Start()
+}
+
+// listen has the process lead a port to an address.
+func (r *relayProcess) listen(to string) (port uint16, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cmd == nil {
+		if err := r.start(); err != nil {
+			return 0, err
 		}
-	}()
-	io.Copy(io.Discard, os.Stdin)
-	return nil
+	}
+	if _, err := fmt.Fprintln(r.in, to); err != nil {
+		return 0, err
+	}
+	_, err = fmt.Fscanln(r.out, &port)
+	return port, err
+}
+
+func (r *relayProcess) stop() {
+	if r.cmd != nil {
+		r.in.Close()
+		r.cmd.Wait()
+	}
+}
+
+// origin is a server that the gateway reaches at upstreamAddr and port.
+type origin struct {
+	net.Listener
+	port uint16
+}
+
+func listenOrigin(t testing.TB) *origin {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	port, err := relay.listen(l.Addr().String())
+	if err != nil {
+		t.Fatalf("relay process: %v", err)
+	}
+	return &origin{l, port}
+}
+
+// serve has each connection handled in a goroutine, until the test ends.
+func (o *origin) serve(handle func(net.Conn)) {
+	for {
+		c, err := o.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			handle(c)
+		}()
+	}
+}
+
+// startUpstream starts an origin that echoes over TLS, for example.com and what is below it.
+func startUpstream(t testing.TB) (port uint16, roots *x509.CertPool) {
+	t.Helper()
+	cert, roots := certificate(t, "*.example.com", "example.com")
+	o := listenOrigin(t)
+	config := &tls.Config{Certificates: []tls.Certificate{cert}}
+	go o.serve(func(c net.Conn) {
+		c = tls.Server(c, config)
+		io.Copy(c, c)
+		c.Close()
+	})
+	return o.port, roots
+}
+
+// certificate makes a certificate for names, and what trusts it.
+func certificate(t testing.TB, names ...string) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: "upstream"},
+		DNSNames:     names,
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IsCA:         true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, roots
 }
 
 // gateway is the app and a handler behind a listener, as layer4 would run it.
@@ -83,69 +217,9 @@ type gateway struct {
 	read   int // log lines that entry has passed
 }
 
-// upstream starts the upstream process.
-func startUpstream(t *testing.T) (port uint16, roots *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		Subject:      pkix.Name{CommonName: "upstream"},
-		DNSNames:     []string{"*.example.com", "example.com"},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
-		IsCA:         true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "upstream.pem")
-	out := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})...)
-	if err := os.WriteFile(file, out, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots = x509.NewCertPool()
-	roots.AddCert(cert)
-
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envUpstream+"="+file)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		stdin.Close()
-		cmd.Wait()
-	})
-	if _, err := fmt.Fscan(bufio.NewReader(stdout), &port); err != nil {
-		t.Fatalf("upstream process: %v", err)
-	}
-	return port, roots
-}
-
 // startDNS answers A questions from names; a name without an address does not exist, one with the address
 // "fail" makes the server fail.
-func startDNS(t *testing.T, names map[string]string) string {
+func startDNS(t testing.TB, names map[string]string) string {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 )
 
@@ -40,9 +41,9 @@ func newMetrics(reg *prometheus.Registry, store *policy.Store) *metrics {
 			counter("decisions_total", "Decisions, one for each connection or request."),
 			[]string{"layer", "policy", "verdict", "reason"})),
 		bytes: register(reg, prometheus.NewCounterVec(
-			counter("bytes_total", "Bytes of closed tunnels, in from the client and out to it."),
+			counter("bytes_total", "Bytes of closed tunnels and requests, in from the client and out to it."),
 			[]string{"direction"})),
-		panics:         register(reg, prometheus.NewCounter(counter("panics_total", "Panics in connection handlers, which end that connection only."))),
+		panics:         register(reg, prometheus.NewCounter(counter("panics_total", "Panics in handlers, which end that connection or request only."))),
 		reloadFailures: register(reg, prometheus.NewCounter(counter("reload_failures_total", "Changed policy documents that were not taken."))),
 		resolve:        register(reg, prometheus.NewHistogram(histogram("resolve_duration_seconds", "Time to resolve a name, from the cache or not."))),
 		dial:           register(reg, prometheus.NewHistogram(histogram("dial_duration_seconds", "Time to connect to an upstream."))),
@@ -64,8 +65,8 @@ func register[C prometheus.Collector](reg *prometheus.Registry, c C) C {
 	return c
 }
 
-func (m *metrics) decided(layer string, d policy.Decision) {
-	m.decisions.WithLabelValues(layer, d.Policy, d.Verdict.String(), d.Reason.String()).Inc()
+func (m *metrics) decided(layer decision.Layer, d policy.Decision) {
+	m.decisions.WithLabelValues(layer.String(), d.Policy, d.Verdict.String(), d.Reason.String()).Inc()
 }
 
 func (m *metrics) closed(in, out int64) {
@@ -82,7 +83,7 @@ type state struct{ store *policy.Store }
 
 var (
 	openTunnels = prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "open_tunnels"),
-		"Tunnels that are open.", nil, nil)
+		"Tunnels that are open, and requests that are being answered.", nil, nil)
 	policyInfo = prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "policy_info"),
 		"The policies in force, by their hash. Always 1.", []string{"hash"}, nil)
 	policyStale = prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "policy_stale"),

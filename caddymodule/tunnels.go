@@ -5,9 +5,11 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/listener"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 	"github.com/sandboxallow/sandboxallow/internal/tunnel"
@@ -20,18 +22,22 @@ var open = tunnels{open: make(map[*openTunnel]struct{})}
 type tunnels struct {
 	held atomic.Int64 // connections that count towards the limit
 
-	mu   sync.Mutex
-	open map[*openTunnel]struct{}
+	mu     sync.Mutex
+	open   map[*openTunnel]struct{}
+	opened uint64 // so far
 }
 
-// openTunnel is what it takes to decide again on a tunnel, and to close it.
+// openTunnel is what it takes to decide again on a tunnel, or on a request that is being answered, and to end it.
 type openTunnel struct {
 	client   netip.Addr
 	listener string // the policy that the listener names, "" if none
 	name     policy.Name
 	port     uint16
 	upstream netip.AddrPort
-	conns    [2]net.Conn
+	layer    decision.Layer
+	start    time.Time
+	number   uint64 // the first of the process is 1
+	cut      func() // ends it so that half an answer does not look like all of it
 	counters tunnel.Counters
 
 	revoked atomic.Uint32 // policy.Reason for which it was closed
@@ -53,6 +59,8 @@ func (ts *tunnels) release() { ts.held.Add(-1) }
 func (ts *tunnels) add(t *openTunnel, a *App, set *policy.Set) {
 	ts.mu.Lock()
 	ts.open[t] = struct{}{}
+	ts.opened++
+	t.number = ts.opened
 	ts.mu.Unlock()
 	switch judge := running.judge(); {
 	case judge == nil: // the last app has stopped, and has not seen this tunnel
@@ -109,22 +117,37 @@ func (t *openTunnel) recheck(a *App) {
 	}
 }
 
-// revoke ends the tunnel with a reset: half an answer must not look like all of it.
+// revoke ends the tunnel for a reason.
 func (t *openTunnel) revoke(reason policy.Reason) {
-	if !t.revoked.CompareAndSwap(0, uint32(reason)) {
-		return
+	if t.revoked.CompareAndSwap(0, uint32(reason)) {
+		t.cut()
 	}
-	for _, c := range t.conns {
-		if tcp, ok := c.(*net.TCPConn); ok {
-			tcp.SetLinger(0)
+}
+
+// opened returns the tunnel of a record whose upstream is connected.
+func (r *record) opened(n policy.Name, cut func()) *openTunnel {
+	return &openTunnel{
+		client: r.Client, listener: r.listener, name: n, port: r.Port, upstream: r.Upstream, cut: cut,
+		layer: r.Layer, start: r.start,
+	}
+}
+
+// resetAll closes connections with a reset. Closing one may make who copies between them close the others:
+// they have to be told first.
+func resetAll(conns ...net.Conn) {
+	for _, c := range conns {
+		if l, ok := c.(interface{ SetLinger(sec int) error }); ok {
+			l.SetLinger(0)
 		}
+	}
+	for _, c := range conns {
 		c.Close()
 	}
 }
 
 // tunnelsFor is the default of max_tunnels under a limit of open descriptors, of which pipes take some. A
 // tunnel has two; what the resolver, listeners and logs need is set aside, and room for connections that are
-// only accepted to be refused.
+// only accepted to be refused and for those to upstreams that wait for the next request.
 func tunnelsFor(limit, pipes uint64) int {
 	aside := max(128, limit/8) + pipes
 	if limit < aside+2 {
@@ -133,27 +156,21 @@ func tunnelsFor(limit, pipes uint64) int {
 	return int(min((limit-aside)/2, 1<<20))
 }
 
-// backlogFor is how many connections may wait to be accepted by one listener: half of the room for those
-// that are accepted to be refused.
+// backlogFor is how many connections may wait to be accepted: half of the room for those that are accepted to
+// be refused.
 func backlogFor(limit, pipes uint64, tunnels int) int {
 	taken := pipes + 2*uint64(tunnels)
 	if limit < taken {
 		return 1
 	}
-	return int(min(max((limit-taken)/2, 1), maxBacklog))
+	return int(max((limit-taken)/2, 1))
 }
-
-// maxBacklog is what Linux has for listeners that ask for no less (somaxconn).
-const maxBacklog = 4096
 
 // boundBacklog keeps a crowd that comes at once from taking the last descriptor. The accept loop of
 // caddy-l4 does not stop for those that it has accepted to be served, and ends for good when accept(2)
 // finds no free descriptor. What it finds waiting is all that it can accept in one go.
 func (a *App) boundBacklog() {
 	n := backlogFor(descriptorLimit(), uint64(tunnel.PipeDescriptors()), a.MaxTunnels)
-	if n >= maxBacklog {
-		return
-	}
 	if err := listener.SetBacklog(n); err != nil {
 		a.log.Debug("backlog of listeners not bounded", zap.Error(err))
 	}
@@ -161,3 +178,6 @@ func (a *App) boundBacklog() {
 
 // lookupsFor is how many names may be resolved at a time under a limit of open descriptors: each takes some.
 func lookupsFor(limit uint64) int { return int(min(max(limit/64, 4), 64)) }
+
+// idleFor is how many connections to upstreams may wait for the next request under a limit of open descriptors.
+func idleFor(limit uint64) int64 { return int64(min(max(limit/32, 8), 512)) }

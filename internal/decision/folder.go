@@ -23,7 +23,7 @@ const (
 // their number, and counts what of a client is more than it may have logged. Nothing is lost but in
 // detail: the records that are written stand for every decision that was folded.
 //
-// It holds no goroutine, and no timer while nobody is denied.
+// It holds no goroutine, and no timer while nobody is denied. A nil Folder folds nothing.
 type Folder struct {
 	write func(*Record)
 
@@ -79,7 +79,7 @@ func NewFolder(write func(*Record)) *Folder {
 // Admit reports whether the caller shall write r at once: it is the first of its kind for a while. If not,
 // it has been counted. What is allowed is admitted in any case. r is not kept.
 func (f *Folder) Admit(r *Record) bool {
-	return r.Decision.Verdict == policy.Allow || f.add(r, false)
+	return f == nil || r.Decision.Verdict == policy.Allow || f.add(r, false)
 }
 
 // Hold counts r, and within a second writes it together with those alike. It is for what comes in pairs,
@@ -151,7 +151,11 @@ func (f *Folder) tick() {
 }
 
 // Flush writes what has been counted and not written yet, before a process ends.
-func (f *Folder) Flush() { f.emit(f.rest) }
+func (f *Folder) Flush() {
+	if f != nil {
+		f.emit(f.rest)
+	}
+}
 
 func (f *Folder) emit(collect func() []Record) {
 	f.writing.Lock()

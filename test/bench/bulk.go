@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net"
 	"time"
 )
 
@@ -37,7 +36,7 @@ func bulk(name, against string, streams int) measure {
 
 // download reads until ctx ends.
 func download(ctx context.Context, s *server, hello []byte, m *meter) error {
-	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(s.addr))
+	c, err := s.dial(connected(0))
 	if err != nil {
 		return err
 	}

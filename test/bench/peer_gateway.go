@@ -7,8 +7,9 @@ import (
 	"path/filepath"
 )
 
-// gateway is our Caddy with a policy, a resolver and the decision log on.
-func gateway(l *lab, name string) peer {
+// gateway is our Caddy with a policy, a resolver and the decision log on: as a forward proxy, or for clients
+// that DNS sends.
+func gateway(l *lab, name string, proxy bool) peer {
 	setUp := fmt.Sprintf("a list of %s rules, resolver, decision log to a file (two lines a tunnel)", count(gatewayRules))
 	return peer{name: name, setUp: setUp, ours: true, start: func(ctx context.Context) (*server, error) {
 		program, err := l.makeOurs(ctx, "caddy")
@@ -29,6 +30,11 @@ func gateway(l *lab, name string) peer {
 		if err != nil {
 			return nil, err
 		}
+		port := l.upstream.addr.Port()
+		serve := fmt.Sprintf(forDNS, addr, port)
+		if proxy {
+			serve = fmt.Sprintf(forProxy, addr.Port(), addr.Addr())
+		}
 		s, err := l.startCaddy(dir, program, fmt.Sprintf(`{
 	admin off
 	log default {
@@ -44,19 +50,12 @@ func gateway(l *lab, name string) peer {
 		policy_file %[2]s
 		resolvers   %[3]v
 	}
-	layer4 {
-		%[4]v {
-			route {
-				sandboxallow {
-					upstream_port %[5]d
-				}
-			}
-		}
-	}
-}
-`, filepath.Join(dir, "decisions.log"), policy, l.zone.addr, addr, l.upstream.addr.Port()))
+%[4]s`, filepath.Join(dir, "decisions.log"), policy, l.zone.addr, serve))
 		if err != nil {
 			return nil, err
+		}
+		if proxy {
+			s.proxyTo = port
 		}
 		s.addr = addr
 		if err := s.process.awaitTCP(ctx, addr.String()); err != nil {
@@ -65,6 +64,27 @@ func gateway(l *lab, name string) peer {
 		return s, l.proveGateway(s, true)
 	}}
 }
+
+// The end of the Caddyfile: what listens.
+const (
+	forDNS = `	layer4 {
+		%v {
+			route {
+				sandboxallow {
+					upstream_port %d
+				}
+			}
+		}
+	}
+}
+`
+	forProxy = `}
+http://:%d {
+	bind %v
+	sandboxallow forward_proxy
+}
+`
+)
 
 // startCaddy starts a Caddy with a Caddyfile.
 func (l *lab) startCaddy(dir, program, caddyfile string) (*server, error) {

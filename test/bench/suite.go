@@ -31,6 +31,7 @@ type server struct {
 	version string
 	process *process   // nil where nothing stands between the client and the upstream
 	asked   *questions // of a DNS server, else nil
+	proxyTo uint16     // the upstream's port for a forward proxy, 0 for what is none
 }
 
 // measure is a kind of load and what is to be read off it.

@@ -11,6 +11,7 @@ const (
 	peerNginx   = "nginx ssl_preread"
 	peerCaddyL4 = "caddy-l4 proxy"
 	peerDirect  = "direct"
+	peerProxy   = "sandboxallow, CONNECT"
 
 	measureDNS    = "DNS questions"
 	measureSteady = "New tunnels, 500 a second"
@@ -18,6 +19,9 @@ const (
 	measureConn64 = "New tunnels, 64 at once"
 	measureBulk1  = "Bulk download, 1 stream"
 	measureBulk8  = "Bulk download, 8 streams"
+	measureProxy1 = "Bulk download by CONNECT, 1 stream"
+	measureProxy8 = "Bulk download by CONNECT, 8 streams"
+	measureProxy  = "New tunnels by CONNECT, 16 at once"
 )
 
 // suites are the measures that there are, each with its peers.
@@ -36,7 +40,7 @@ func suites(l *lab) []suite {
 		{
 			name: "tunnels",
 			peers: []peer{
-				gateway(l, peerGateway),
+				gateway(l, peerGateway, false),
 				nginx(l, peerNginx),
 				caddyL4(l, peerCaddyL4),
 				direct(l, peerDirect),
@@ -47,6 +51,18 @@ func suites(l *lab) []suite {
 				newTunnels(measureConn64, peerNginx, 64, 0),
 				bulk(measureBulk1, peerNginx, 1),
 				bulk(measureBulk8, peerNginx, 8),
+			},
+		},
+		{
+			name: "proxy",
+			peers: []peer{
+				gateway(l, peerProxy, true),
+				gateway(l, peerGateway, false),
+			},
+			measures: []measure{
+				newTunnels(measureProxy, peerGateway, 16, 0),
+				bulk(measureProxy1, peerGateway, 1),
+				bulk(measureProxy8, peerGateway, 8),
 			},
 		},
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"time"
 )
@@ -70,7 +69,7 @@ func newTunnels(name, against string, clients, rate int) measure {
 						time.Sleep(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(rate))))
 					}
 					began := time.Now()
-					if err := openTunnel(s, hellos[i%gatewayNames], answer); err != nil {
+					if err := openTunnel(s, connected(i), hellos[i%gatewayNames], answer); err != nil {
 						return err
 					}
 					m.took(time.Since(began))
@@ -85,8 +84,8 @@ func newTunnels(name, against string, clients, rate int) measure {
 }
 
 // openTunnel opens a tunnel, reads the answer of the upstream and closes.
-func openTunnel(s *server, hello, answer []byte) error {
-	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(s.addr))
+func openTunnel(s *server, name string, hello, answer []byte) error {
+	c, err := s.dial(name)
 	if err != nil {
 		return err
 	}
@@ -111,7 +110,7 @@ func (l *lab) proveGateway(s *server, resolves bool) error {
 	asked := l.zone.asked.Load()
 	answer := make([]byte, tunnelAnswer)
 	for i, hello := range hellos {
-		if err := openTunnel(s, hello, answer); err != nil {
+		if err := openTunnel(s, connected(i), hello, answer); err != nil {
 			return fmt.Errorf("tunnel to %s: %w: %s", connected(i), err, s.process.lastWords())
 		}
 	}
@@ -124,7 +123,7 @@ func (l *lab) proveGateway(s *server, resolves bool) error {
 		return err
 	}
 	accepted := l.upstream.accepted.Load()
-	if err := openTunnel(s, hello, answer); err == nil || l.upstream.accepted.Load() != accepted {
+	if err := openTunnel(s, denied(0), hello, answer); err == nil || l.upstream.accepted.Load() != accepted {
 		return fmt.Errorf("%s got through, which no rule admits", denied(0))
 	}
 	return nil
