@@ -17,6 +17,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 )
 
 func init() {
@@ -163,7 +165,7 @@ func guardPage(h http.Header) {
 func (d *Dashboard) admit(r *http.Request) error {
 	host := hostOf(r.Host)
 	if !isLoopback(host) && !slices.Contains(d.AllowRemote, host) {
-		return fmt.Errorf("host %q, accepted are localhost, loopback addresses and what allow_remote names", printable(r.Host))
+		return fmt.Errorf("host %q, accepted are localhost, loopback addresses and what allow_remote names", decision.Printable(r.Host))
 	}
 	if len(d.AllowRemote) == 0 && !fromHere(r) {
 		return fmt.Errorf("a request from %s, accepted are those of this host", r.RemoteAddr)

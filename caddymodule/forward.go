@@ -89,6 +89,7 @@ func (x *exchange) gotConn(info httptrace.GotConnInfo) {
 	}
 	x.rec.Upstream = addrPortOf(info.Conn.RemoteAddr())
 	x.open = x.rec.opened(x.target.name, x.cut)
+	x.open.counters = &x.counters
 	if first {
 		x.app.decided(x.rec)
 	}
@@ -135,8 +136,6 @@ func (x *exchange) end() {
 	if x.failure != nil {
 		x.rec.Error = x.failure.Error()
 	}
-	x.open.counters.In.Store(x.counters.In.Load())
-	x.open.counters.Out.Store(x.counters.Out.Load())
 	x.app.closed(x.open, x.rec)
 }
 

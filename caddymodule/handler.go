@@ -163,7 +163,7 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 func (a *App) tunnel(t *openTunnel, set *policy.Set, r *record, client, up net.Conn) {
 	open.add(t, a, set)
 	defer open.remove(t)
-	res := tunnel.Run(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: &t.counters})
+	res := tunnel.Run(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
 	if res.Err != nil {
 		r.Error = res.Err.Error()
 	}

@@ -38,7 +38,8 @@ type openTunnel struct {
 	start    time.Time
 	number   uint64 // the first of the process is 1
 	cut      func() // ends it so that half an answer does not look like all of it
-	counters tunnel.Counters
+	counters *tunnel.Counters
+	own      tunnel.Counters
 
 	revoked atomic.Uint32 // policy.Reason for which it was closed
 }
@@ -126,10 +127,12 @@ func (t *openTunnel) revoke(reason policy.Reason) {
 
 // opened returns the tunnel of a record whose upstream is connected.
 func (r *record) opened(n policy.Name, cut func()) *openTunnel {
-	return &openTunnel{
+	t := &openTunnel{
 		client: r.Client, listener: r.listener, name: n, port: r.Port, upstream: r.Upstream, cut: cut,
 		layer: r.Layer, start: r.start,
 	}
+	t.counters = &t.own
+	return t
 }
 
 // resetAll closes connections with a reset. Closing one may make who copies between them close the others:

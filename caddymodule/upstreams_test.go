@@ -273,7 +273,8 @@ func TestHTTPStorm(t *testing.T) {
 			defer c.Close()
 			for range 5 {
 				r := c.get("GET / HTTP/1.1", www)
-				if r.err != nil || r.status != 200 && r.status != 403 {
+				// A response that has begun may be cut off.
+				if r.status != 200 && (r.err != nil || r.status != 403) {
 					t.Errorf("got %+v", r)
 				}
 				if r.err != nil || r.close {

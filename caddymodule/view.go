@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 
+	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 )
 
@@ -188,7 +189,7 @@ func clientOf(set *policy.Set, c pastClient) clientView {
 
 func denialOf(set *policy.Set, client netip.Addr, d *pastDenial) denialView {
 	v := denialView{
-		Name: printable(d.name), Port: portText(d.port), Verdict: d.verdict.String(), Reason: d.reason.String(),
+		Name: decision.Printable(d.name), Port: portText(d.port), Verdict: d.verdict.String(), Reason: d.reason.String(),
 		Count: countText(d.count), Last: timeText(d.at),
 	}
 	v.Key = v.Name + ":" + v.Port
@@ -222,8 +223,8 @@ func (d *pastDenial) hint(set *policy.Set, client netip.Addr) (text, remedy stri
 func decisionOf(n *note) decisionView {
 	return decisionView{
 		Key: strconv.FormatUint(n.change, 10), Time: timeText(n.at), Layer: n.layer.String(), Client: addressText(n.client),
-		Name: printable(n.name()), Port: portText(n.port), Verdict: n.verdict.String(), Outcome: n.outcome(),
-		Rule: n.rule(), Upstream: upstreamText(n.upstream), Error: printable(n.detail),
+		Name: decision.Printable(n.name()), Port: portText(n.port), Verdict: n.verdict.String(), Outcome: n.outcome(),
+		Rule: n.rule(), Upstream: upstreamText(n.upstream), Error: decision.Printable(n.detail),
 	}
 }
 
@@ -340,14 +341,4 @@ func ageText(d time.Duration) string {
 		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
 	}
 	return fmt.Sprintf("%d d", d/(24*time.Hour))
-}
-
-// printable returns what a client sent with escapes in place of what is no printable ASCII, as it stands in
-// the log: letters of some scripts turn a line around, others look like Latin ones.
-func printable(s string) string {
-	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0 {
-		return s
-	}
-	quoted := strconv.QuoteToASCII(s)
-	return quoted[1 : len(quoted)-1]
 }

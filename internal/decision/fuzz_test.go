@@ -79,8 +79,8 @@ func FuzzAppendLine(f *testing.F) {
 		r.Error = err
 		fields := fieldsOf(t, r, string(r.AppendLine(nil)))
 		for key, want := range map[string]string{
-			FieldName:    printable(cut(name, MaxName)),
-			FieldError:   printable(cut(err, maxError)),
+			FieldName:    Printable(cut(name, MaxName)),
+			FieldError:   Printable(cut(err, maxError)),
 			FieldVerdict: r.Decision.Verdict.String(),
 			FieldReason:  r.Decision.Reason.String(),
 			FieldClient:  client.String(),

@@ -120,7 +120,7 @@ func (r *Record) Encode(e Encoder) {
 	e.AddString(FieldLayer, r.Layer.String())
 	e.AddByteString(FieldClient, client)
 	e.AddString(FieldPolicy, d.Policy)
-	e.AddString(FieldName, printable(cut(r.Name, MaxName)))
+	e.AddString(FieldName, Printable(cut(r.Name, MaxName)))
 	e.AddInt64(FieldPort, int64(r.Port))
 	e.AddString(FieldVerdict, d.Verdict.String())
 	e.AddString(FieldReason, d.Reason.String())
@@ -133,7 +133,7 @@ func (r *Record) Encode(e Encoder) {
 	e.AddInt64(FieldBytesOut, r.BytesOut)
 	e.AddFloat64(FieldDuration, r.Duration.Seconds())
 	if r.Error != "" {
-		e.AddString(FieldError, printable(cut(r.Error, maxError)))
+		e.AddString(FieldError, Printable(cut(r.Error, maxError)))
 	}
 	if hint := r.hint(); hint != "" {
 		e.AddString(FieldHint, hint)
@@ -171,9 +171,9 @@ func cut(s string, most int) string {
 	return s
 }
 
-// printable returns s with an escape of Go's syntax in place of whatever is no printable ASCII: a terminal
+// Printable returns s with an escape of Go's syntax in place of whatever is no printable ASCII: a terminal
 // obeys more than the control bytes below 0x20, and letters of some scripts turn a line around.
-func printable(s string) string {
+func Printable(s string) string {
 	for i := 0; i < len(s); i++ {
 		if s[i] < ' ' || s[i] > '~' {
 			quoted := strconv.QuoteToASCII(s)

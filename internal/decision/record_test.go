@@ -95,7 +95,7 @@ func TestAppendLine(t *testing.T) {
 			if got != "[INFO] "+tc.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tc.want)
 			}
-			if fields := fieldsOf(t, tc.record, got[len("[INFO] "):]); fields[FieldName] != printable(cut(tc.record.Name, MaxName)) {
+			if fields := fieldsOf(t, tc.record, got[len("[INFO] "):]); fields[FieldName] != Printable(cut(tc.record.Name, MaxName)) {
 				t.Errorf("got name %q", fields[FieldName])
 			}
 		})
