@@ -117,7 +117,10 @@ func TestConnect(t *testing.T) {
 		}
 		in.CloseWrite()
 		io.Copy(io.Discard, in) // what is unread when it closes would have the connection reset
-		in.Close()
+		in.CloseWrite()
+		c.Conn.(*net.TCPConn).CloseWrite()
+		io.Copy(io.Discard, c.in) // with bytes unread its end would be a reset
+		c.Close()
 		if e := g.entry(msgClosed); e["bytes_in"].(float64) < 1_900_000 || e["bytes_out"].(float64) < 1_900_000 || e["error"] != nil {
 			t.Errorf("log: %v", e)
 		}

@@ -186,7 +186,7 @@ policy nothing {
 			if tc.from.Is6() {
 				server = gatewayAddr6
 			}
-			c, err := l.sandbox.dialFrom(tc.from, netip.AddrPortFrom(server, 443))
+			c, err := l.sandbox.dialFrom(tc.from, "tcp", netip.AddrPortFrom(server, 443))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -50,38 +51,57 @@ func (g *gateway) decisions(mark int) (ds []decision) {
 	return ds
 }
 
-// decided waits for the one decision with a message on a name behind a mark, and fails if it is not there or
-// has not the fields that each one has.
+// decided waits for the one decision with a message on a name behind a mark, of layer tls, and fails if it is
+// not there or has not the fields that each one has.
 func (g *gateway) decided(tb testing.TB, mark int, msg, name string) decision {
 	tb.Helper()
-	var found []decision
-	eventually(5*time.Second, func() bool {
-		found = nil
-		for _, d := range g.decisions(mark) {
-			if d.Msg == msg && d.Name == name {
-				found = append(found, d)
-			}
-		}
-		return len(found) > 0
-	})
-	if len(found) != 1 {
-		tb.Fatalf("%d decisions %q on %q, want 1", len(found), msg, name)
-	}
-	d := found[0]
-	if d.Layer != "tls" || !d.Client.IsValid() || d.Port == 0 || d.Duration <= 0 {
-		tb.Errorf("decision %+v: layer, client, port or duration is not what it should be", d)
-	}
-	if (d.Verdict == "allow") != (d.Reason == "") {
-		tb.Errorf("decision %+v: a reason belongs to a denial, and only to a denial", d)
-	}
-	return d
+	return g.decidedBy(tb, overTLS.layer, mark, msg, name)
 }
 
-// denied fails unless the gateway denied a name for a reason, and by the line of the policy that begins with
-// rule; "" is by none.
+// decidedBy is decided for any layer.
+func (g *gateway) decidedBy(tb testing.TB, layer string, mark int, msg, name string) decision {
+	tb.Helper()
+	ds := g.decidedEach(tb, layer, mark, msg, name)
+	if len(ds) != 1 {
+		tb.Fatalf("%d decisions %q on %q, want 1", len(ds), msg, name)
+	}
+	return ds[0]
+}
+
+// decidedEach is decidedBy for a name that a client comes to several times in a row. It waits for the first.
+func (g *gateway) decidedEach(tb testing.TB, layer string, mark int, msg, name string) (ds []decision) {
+	tb.Helper()
+	must(tb, 5*time.Second, fmt.Sprintf("a decision %q on %q", msg, name), func() bool {
+		ds = nil
+		for _, d := range g.decisions(mark) {
+			if d.Msg == msg && d.Name == name {
+				ds = append(ds, d)
+			}
+		}
+		return len(ds) > 0
+	})
+	for _, d := range ds {
+		if d.Layer != layer || !d.Client.IsValid() || d.Port == 0 || d.Duration <= 0 {
+			tb.Errorf("decision %+v: layer (want %s), client, port or duration is not what it should be", d, layer)
+		}
+		if (d.Verdict == "allow") != (d.Reason == "") {
+			tb.Errorf("decision %+v: a reason belongs to a denial, and only to a denial", d)
+		}
+	}
+	return ds
+}
+
+// denied fails unless the gateway denied a name for a reason, on layer tls, and by the line of the policy that
+// begins with rule; "" is by none.
 func (g *gateway) denied(tb testing.TB, mark int, name, reason, rule string) {
 	tb.Helper()
-	d := g.decided(tb, mark, msgDenied, name)
+	g.deniedBy(tb, overTLS.layer, mark, name, reason, rule)
+}
+
+// deniedBy is denied for any layer.
+func (g *gateway) deniedBy(tb testing.TB, layer string, mark int, name, reason, rule string) {
+	tb.Helper()
+	d := g.decidedBy(tb, layer, mark, msgDenied, name)
 	if d.Verdict != "deny" || d.Reason != reason {
 		tb.Errorf("%s: verdict %q, reason %q, want deny, %q", name, d.Verdict, d.Reason, reason)
 	}

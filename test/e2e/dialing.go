@@ -3,19 +3,19 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"testing"
 	"time"
 )
-
-var gatewayTLS = netip.AddrPortFrom(gatewayAddr, 443)
 
 // get fetches the page of a host through the gateway, as a client that has its address from CoreDNS. The
 // error of a denied one has the TLS alert.
@@ -34,12 +34,15 @@ func getPage(c net.Conn, host string) (string, error) {
 	if _, err := io.WriteString(c, request(host)); err != nil {
 		return "", err
 	}
-	b, err := io.ReadAll(c)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return "", err
 	}
-	_, body, _ := bytes.Cut(b, []byte("\r\n\r\n"))
-	return string(body), nil
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s, %s", resp.Status, resp.Header.Get(reasonHeader))
+	}
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
 }
 
 // reaches fails the test unless the page of a host can be fetched through the gateway.
@@ -53,7 +56,13 @@ func (l *lab) reaches(tb testing.TB, host string) {
 // send connects to the gateway, sends bytes and returns all that comes back until the gateway closes.
 func (l *lab) send(tb testing.TB, b []byte) []byte {
 	tb.Helper()
-	c, err := l.sandbox.dial("tcp", gatewayTLS)
+	return l.sendTo(tb, gatewayTLS, b)
+}
+
+// sendTo is send to any listener.
+func (l *lab) sendTo(tb testing.TB, to netip.AddrPort, b []byte) []byte {
+	tb.Helper()
+	c, err := l.sandbox.dial("tcp", to)
 	if err != nil {
 		tb.Fatal(err)
 	}

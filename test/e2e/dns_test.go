@@ -52,10 +52,10 @@ func TestStubs(t *testing.T) {
 		musl.ready(t, l)
 		resolvConf(t, both)
 		before := len(sent.packets(t))
-		if out, err := musl.fetch(l, "api.example.com"); err != nil || out != page("api.example.com") {
+		if out, err := musl.fetch(l, overTLS, "api.example.com"); err != nil || out != page("api.example.com") {
 			t.Errorf("allowed: %q, %v", out, err)
 		}
-		if out, err := musl.fetch(l, "denied.example.net"); err == nil || !strings.Contains(err.Error(), musl.noName) {
+		if out, err := musl.fetch(l, overTLS, "denied.example.net"); err == nil || !strings.Contains(err.Error(), musl.noName) {
 			t.Errorf("denied: %q, %v", out, err)
 		}
 		if len(sent.packets(t)) == before {
@@ -67,7 +67,7 @@ func TestStubs(t *testing.T) {
 	})
 	t.Run("dns-057", func(t *testing.T) {
 		musl.ready(t, l) // Debian 12 has 1.2.3, which has no TCP
-		if out, err := musl.fetch(l, "api.example.com"); err != nil || out != page("api.example.com") {
+		if out, err := musl.fetch(l, overTLS, "api.example.com"); err != nil || out != page("api.example.com") {
 			t.Errorf("%q, %v", out, err)
 		}
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {

@@ -10,6 +10,12 @@
 // only because the gateway could have reached them, so each test that counts dials them without the product
 // too.
 //
+// The gateway listens on port 443 for TLS, on 80 for plain HTTP, and on 8080 as a forward proxy; each client is
+// tried by all the ways that it has (way.go).
+//
+// What the clients say of a denial is in docs/what-clients-say.md, as they said it to the tests;
+// `go test ./test/e2e -run 'TestClients|TestMistakes' -update` writes it.
+//
 // The servers of the internet live in the test's own process; only their sockets are in the namespace.
 // CoreDNS, Caddy and the clients are processes of their own.
 //

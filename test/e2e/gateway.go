@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,7 +21,10 @@ type config struct {
 	policy  string // the document
 	options string // further lines of the global option of the Caddyfile
 	listen  string // of the layer4 server; by default port 443 of all addresses
-	handler string // further lines of the handler
+	handler string // further lines of its handler
+	http    string // further lines of the handler on port 80
+	proxy   string // further lines of the forward proxy on port 8080
+	tlsOnly bool   // neither of these two
 	plugin  string // further lines of the plugin
 
 	ipv4Only bool     // CoreDNS answers no AAAA
@@ -77,6 +81,9 @@ func (l *lab) startExamples(tb testing.TB, document string) *gateway {
 		"SANDBOXALLOW_DNS_PORT=53",
 		"SANDBOXALLOW_GATEWAY=" + gatewayAddr.String(),
 		"SANDBOXALLOW_TLS_LISTEN=:443",
+		"SANDBOXALLOW_HTTP_LISTEN=http://:80",
+		"SANDBOXALLOW_PROXY_LISTEN=http://:8080",
+		"SANDBOXALLOW_HTTP_BIND=::",
 		"SANDBOXALLOW_ADMIN=unix/" + g.path(adminSocket),
 		"SANDBOXALLOW_POLICY=" + g.policyFile,
 	}
@@ -115,7 +122,7 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 	prometheus %s
 }
 `, gatewayAddr, gatewayAddr6, answer, g.policyFile, c.plugin, metricsAddr))
-	g.write(tb, "Caddyfile", fmt.Sprintf(`{
+	caddyfile := fmt.Sprintf(`{
 	admin unix/%s
 	sandboxallow {
 		policy_file %s
@@ -131,7 +138,21 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 		}
 	}
 }
-`, g.path(adminSocket), g.policyFile, c.options, c.listen, c.handler))
+`, g.path(adminSocket), g.policyFile, c.options, c.listen, c.handler)
+	if !c.tlsOnly {
+		caddyfile += fmt.Sprintf(`http://:80 {
+	sandboxallow {
+		%s
+	}
+}
+http://:8080 {
+	sandboxallow forward_proxy {
+		%s
+	}
+}
+`, c.http, c.proxy)
+	}
+	g.write(tb, "Caddyfile", caddyfile)
 	return g
 }
 
@@ -217,6 +238,11 @@ func exchange(n *namespace, server netip.AddrPort, m *dns.Msg) (*dns.Msg, error)
 	if err != nil {
 		return nil, err
 	}
+	return exchangeOver(c, m)
+}
+
+// exchangeOver asks over a connection, and closes it.
+func exchangeOver(c net.Conn, m *dns.Msg) (*dns.Msg, error) {
 	defer c.Close()
 	co := &dns.Conn{Conn: c}
 	_ = co.SetDeadline(time.Now().Add(2 * time.Second))

@@ -54,6 +54,12 @@ func (i *internet) host(name string, a netip.Addr) (*server, error) {
 	return i.serve(i.ns, netip.AddrPortFrom(a, 443), i.web.take)
 }
 
+// hostPlain is host without TLS, port 80.
+func (i *internet) hostPlain(name string, a netip.Addr) (*server, error) {
+	i.dns.set(name, addrs(a))
+	return i.serve(i.ns, netip.AddrPortFrom(a, 80), i.web.takePlain)
+}
+
 // serve listens on an address and hands each connection to handle, which closes it. One that is served
 // already is left as it is. The namespace is the internet, or the gateway for its loopback addresses.
 func (i *internet) serve(n *namespace, ap netip.AddrPort, handle func(net.Conn)) (*server, error) {

@@ -5,23 +5,32 @@ package e2e
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// limitLab is a lab with an upstream that is echo, and the product in front of it.
+// limitLab is a lab with an upstream that is echo, and a web server without TLS, and the product in front of
+// them.
 func limitLab(t *testing.T, c config) (*lab, *gateway) {
 	t.Helper()
 	l := newLab(t)
-	c.policy = allowing("echo.example.com")
+	c.policy = allowing(".example.com")
 	g := l.start(t, c)
 	l.internet.dns.set("echo.example.com", addrs(webAddr))
 	if _, err := l.internet.serve(l.internet.ns, netip.AddrPortFrom(webAddr, 443), echo); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.internet.hostPlain("echo.example.com", webAddr); err != nil {
 		t.Fatal(err)
 	}
 	return l, g
@@ -46,13 +55,14 @@ func (l *lab) crowd(t *testing.T, n int) (conns []net.Conn, errs []error) {
 	return conns, errs
 }
 
-// connections connects n clients at the same time, as far as the gateway accepts them within a moment.
-func (l *lab) connections(n int) (conns []net.Conn) {
+// connections connects n clients to a listener at the same time, as far as the gateway accepts them within a
+// moment.
+func (l *lab) connections(n int, to netip.AddrPort) (conns []net.Conn) {
 	accepted := make(chan net.Conn, n)
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
-			if c, err := l.sandbox.dialWithin(500*time.Millisecond, "tcp", gatewayTLS); err == nil {
+			if c, err := l.sandbox.dialWithin(500*time.Millisecond, "tcp", to); err == nil {
 				accepted <- c
 			}
 		})
@@ -83,14 +93,14 @@ func TestDescriptors(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, g := limitLab(t, config{files: 256, env: tc.env})
-			g.stampede(t) // before there was any other connection
+			g.stampede(t, gatewayTLS) // before there was any other connection
 			g.serves(t)
 			for range 3 {
 				conns := g.overwhelm(t, 500)
 				if n, _ := g.caddy.descriptors(t); n > 256 {
 					t.Errorf("%d descriptors", n)
 				}
-				g.stampede(t)
+				g.stampede(t, gatewayTLS)
 				closeAll(conns)
 				g.serves(t)
 			}
@@ -138,30 +148,97 @@ func (g *gateway) overwhelm(t *testing.T, clients int) []net.Conn {
 	return conns
 }
 
-// stampede has 500 clients connect, say nothing and go, while the process does not run for a moment, which is
+// stampede has 500 clients of a listener connect, say nothing and go, while the process does not run for a moment, which is
 // what a busy machine does to it. Those that the kernel has accepted by then are all there at once.
-func (g *gateway) stampede(t *testing.T) {
+func (g *gateway) stampede(t *testing.T, to netip.AddrPort) {
 	t.Helper()
 	g.caddy.signal(t, syscall.SIGSTOP)
-	silent := g.lab.connections(500)
+	silent := g.lab.connections(500, to)
 	g.caddy.signal(t, syscall.SIGCONT)
 	closeAll(silent)
 }
 
-// serves waits until the gateway has room for a tunnel.
+// visits are what a client of each listener sends that is served for as long as it likes, and how the answer
+// begins.
+var visits = func() map[netip.AddrPort]struct{ sent, begins string } {
+	const host = "echo.example.com"
+	hello := string(realHello(&tls.Config{ServerName: host}))
+	return map[netip.AddrPort]struct{ sent, begins string }{
+		gatewayTLS:   {hello, "\x16\x03"},
+		gatewayHTTP:  {head("GET /events?every=1m", host), "HTTP/1.1 200 "},
+		gatewayProxy: {head("CONNECT "+host+":443", host) + hello, "HTTP/1.1 200 "},
+	}
+}()
+
+// serves waits until the gateway has room on each of its listeners.
 func (g *gateway) serves(t *testing.T) {
 	t.Helper()
 	if !g.caddy.running() {
 		t.Fatalf("caddy ended: %v", g.caddy.err)
 	}
-	must(t, 10*time.Second, "the gateway serves again", func() bool {
-		c, err := g.lab.tunnel("echo.example.com")
-		if err != nil {
-			return false
+	for to, visit := range visits {
+		must(t, 15*time.Second, "the gateway serves again on "+to.String(), func() bool {
+			c, err := g.lab.sandbox.dialWithin(time.Second, "tcp", to)
+			if err != nil {
+				return false
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+			if _, err := io.WriteString(c, visit.sent); err != nil {
+				return false
+			}
+			got := make([]byte, len(visit.begins))
+			_, err = io.ReadFull(c, got)
+			return err == nil && string(got) == visit.begins
+		})
+	}
+}
+
+// With 256 descriptors, a crowd on any listener, silent or served, leaves all of them serving once it has gone.
+func TestCrowds(t *testing.T) {
+	l, g := limitLab(t, config{files: 256})
+	descriptors := func(t *testing.T) {
+		t.Helper()
+		if n, _ := g.caddy.descriptors(t); n > 256 {
+			t.Errorf("%d descriptors", n)
 		}
-		_ = c.Close()
-		return true
+	}
+	for to, visit := range visits {
+		t.Run(to.String(), func(t *testing.T) {
+			g.stampede(t, to)
+			silent := l.connections(500, to)
+			descriptors(t)
+			g.stampede(t, to)
+			closeAll(silent)
+			g.serves(t)
+
+			served := l.connections(500, to)
+			for _, c := range served {
+				_, _ = io.WriteString(c, visit.sent) // who is refused, may have been so already
+			}
+			must(t, 5*time.Second, "some of the crowd are served", func() bool {
+				return g.metric(t, "caddy_sandboxallow_open_tunnels") > 10
+			})
+			descriptors(t)
+			g.stampede(t, to)
+			closeAll(served)
+			g.serves(t)
+		})
+	}
+	t.Run("connections that wait for a request", func(t *testing.T) {
+		c := l.converse(t, gatewayHTTP)
+		for i := range 300 {
+			name := fmt.Sprintf("name%d.example.com", i)
+			l.internet.dns.set(name, addrs(webAddr))
+			c.ask(t, head("GET /", name)).is(t, page(name))
+		}
+		descriptors(t)
+		closeAll(g.overwhelm(t, 500))
+		g.serves(t)
 	})
+	if n := g.metric(t, "caddy_sandboxallow_panics_total"); n != 0 {
+		t.Errorf("%v panics", n)
+	}
 }
 
 // max_tunnels is kept to the number.
@@ -178,6 +255,46 @@ func TestMaxTunnels(t *testing.T) {
 	}
 	if n := g.metric(t, `caddy_sandboxallow_decisions_total{layer="tls",policy="default",reason="limit",verdict="deny"}`); n != 20 {
 		t.Errorf("%v refused for the limit, want 20", n)
+	}
+}
+
+// Connections to the HTTP servers count too, those that say nothing as well: they hold the descriptors that
+// tunnels need.
+func TestMaxConnections(t *testing.T) {
+	for _, to := range []netip.AddrPort{gatewayHTTP, gatewayProxy} {
+		t.Run(to.String(), func(t *testing.T) {
+			l, g := limitLab(t, config{options: "max_tunnels 10"})
+			conns := l.connections(30, to)
+			defer closeAll(conns)
+			var held atomic.Int64
+			var wg sync.WaitGroup
+			for _, c := range conns {
+				wg.Go(func() {
+					_ = c.SetReadDeadline(time.Now().Add(time.Second))
+					b, err := io.ReadAll(c)
+					switch {
+					case errors.Is(err, os.ErrDeadlineExceeded) && len(b) == 0:
+						held.Add(1)
+					case !strings.HasPrefix(string(b), "HTTP/1.1 503 ") || !strings.Contains(string(b), reasonHeader+": limit\r\n"):
+						t.Errorf("%q, %v, want 503 with reason limit", b, err)
+					}
+				})
+			}
+			wg.Wait()
+			if len(conns) != 30 || held.Load() != 10 {
+				t.Errorf("%d of %d connections are held, want 10 of 30", held.Load(), len(conns))
+			}
+			if _, err := l.tunnel("echo.example.com"); !errors.Is(err, alertError(alertInternalError)) {
+				t.Errorf("a tunnel beside them: %v, want alert %d", err, alertInternalError)
+			}
+			closeAll(conns)
+			g.serves(t)
+			must(t, 5*time.Second, "no place is left taken", func() bool {
+				conns, errs := l.crowd(t, 10)
+				closeAll(conns)
+				return errors.Join(errs...) == nil
+			})
+		})
 	}
 }
 

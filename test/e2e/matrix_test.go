@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,26 +11,39 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
-// The policy of the matrix, and what its names are in the internet.
+// The policy of the matrix.
 const matrixPolicy = `policy default {
 	allow api.example.com .example.org
 	allow private.example.net
 	allow odd.example.net:8443
+	allow nowhere.example.net
+	allow refusing.example.net
 	deny  secret.example.org
 }
 `
 
-// Every client, with the product as the examples set it up: an allowed name works, and each kind of denial
-// fails in the client's own words, at once.
-func TestClients(t *testing.T) {
+// matrix is a lab with the product as the examples set it up, and with names for each kind of decision.
+type matrix struct {
+	*lab
+	g       *gateway
+	servers map[string][]*server // by name: TLS, and without
+	dns     *tap                 // questions of the sandbox, to whomever
+	tables  *tables              // what the clients are known to say
+}
+
+func newMatrix(t *testing.T) *matrix {
+	t.Helper()
 	l := newLab(t)
-	g := l.startExamples(t, matrixPolicy)
-	hosts := map[string]netip.Addr{
+	m := &matrix{lab: l, g: l.startExamples(t, matrixPolicy), servers: make(map[string][]*server), tables: readTables(t)}
+	for name, a := range map[string]netip.Addr{
 		"api.example.com":     webAddr,
 		"www.example.org":     otherAddr,
 		"secret.example.org":  otherAddr,
@@ -37,108 +51,299 @@ func TestClients(t *testing.T) {
 		"odd.example.net":     webAddr,
 		"denied.example.net":  otherAddr,
 		"known.example.net":   otherAddr,
-	}
-	servers := make(map[string]*server)
-	for name, a := range hosts {
-		s, err := l.internet.host(name, a)
-		if err != nil {
-			t.Fatal(err)
+	} {
+		for _, host := range []func(string, netip.Addr) (*server, error){l.internet.host, l.internet.hostPlain} {
+			s, err := host(name, a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.servers[name] = append(m.servers[name], s)
 		}
-		servers[name] = s
 	}
+	l.internet.dns.set("refusing.example.net", addrs(refusingAddr))
+	m.dns = newTap(t, l.sandbox, func(p packet) bool { return p.out && p.port == 53 })
 	// These names lead a client to the gateway without a question to CoreDNS.
 	if err := l.sandbox.etc("hosts", "127.0.0.1 localhost\n"+gatewayAddr.String()+" known.example.net secret.example.org\n"); err != nil {
 		t.Fatal(err)
 	}
+	return m
+}
 
+// Every client by every way that it has: an allowed name works, and each kind of denial fails in the client's
+// own words, at once. docs/what-clients-say.md has these words.
+func TestClients(t *testing.T) {
+	m := newMatrix(t)
+	labels := make(map[string][]string) // of the rows of each table
 	for i := range clients {
 		c := &clients[i]
+		for _, id := range c.inTables() {
+			labels[id] = append(labels[id], c.label)
+		}
 		t.Run(c.name, func(t *testing.T) {
-			c.ready(t, l)
-			fails := func(t *testing.T, host, says string) {
-				t.Helper()
-				out, err := c.fetch(l, host)
-				if err == nil {
-					t.Fatalf("%s: got %q, want a failure", host, out)
-				}
-				if !strings.Contains(err.Error(), says) {
-					t.Errorf("%s: the client says\n%v\nwant %q in it", host, err, says)
+			c.ready(t, m.lab)
+			if *update {
+				m.tables.setRow(t, versions, c.label, c.version())
+			}
+			for _, w := range ways {
+				if c.can(w) {
+					t.Run(w.name, func(t *testing.T) { m.try(t, c, w) })
 				}
 			}
-
-			t.Run("allowed", func(t *testing.T) {
-				mark := g.caddy.log.mark()
-				out, err := c.fetch(l, "api.example.com")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !strings.Contains(out, page("api.example.com")) {
-					t.Errorf("got %q, want %q in it", out, page("api.example.com"))
-				}
-				d := g.decided(t, mark, msgAllowed, "api.example.com")
-				if want := servers["api.example.com"].addr.String(); d.Upstream != want {
-					t.Errorf("upstream %q, want %q", d.Upstream, want)
-				}
-				if want := g.line("allow api"); d.Rule != want || d.Policy != "default" || d.Port != 443 {
-					t.Errorf("rule %q of policy %q, port %d, want %q of default, 443", d.Rule, d.Policy, d.Port, want)
-				}
-				d = g.decided(t, mark, msgClosed, "api.example.com")
-				if d.BytesIn == 0 || d.BytesOut == 0 {
-					t.Errorf("%d bytes in, %d out", d.BytesIn, d.BytesOut)
-				}
-			})
-			t.Run("denied-dns", func(t *testing.T) {
-				mark, asked := g.caddy.log.mark(), g.coredns.log.mark()
-				fails(t, "denied.example.net", c.noName)
-				must(t, 5*time.Second, "CoreDNS logs the denial", func() bool {
-					return len(g.coredns.log.with(asked, "denied.example.net. NXDOMAIN verdict=deny reason=not_allowed")) > 0
-				})
-				if ds := g.decisions(mark); len(ds) != 0 {
-					t.Errorf("a name that does not exist came to the gateway: %+v", ds)
-				}
-			})
-			t.Run("denied-sni", func(t *testing.T) {
-				mark := g.caddy.log.mark()
-				fails(t, "known.example.net", c.unrecognized)
-				g.denied(t, mark, "known.example.net", "not_allowed", "")
-			})
-			t.Run("denied-rule", func(t *testing.T) {
-				mark := g.caddy.log.mark()
-				fails(t, "secret.example.org", c.unrecognized)
-				g.denied(t, mark, "secret.example.org", "denied", "deny  secret")
-			})
-			t.Run("private", func(t *testing.T) {
-				mark := g.caddy.log.mark()
-				fails(t, "private.example.net", c.accessDenied)
-				g.denied(t, mark, "private.example.net", "private_address", "allow private")
-			})
-			t.Run("port", func(t *testing.T) {
-				mark := g.caddy.log.mark()
-				fails(t, "odd.example.net", c.unrecognized)
-				g.denied(t, mark, "odd.example.net", "port_not_allowed", "allow odd")
-			})
+			// Those that look at the variables have come by them alone.
+			if c.proxy != byEnvironment {
+				t.Run("forwardproxy-026", func(t *testing.T) { m.caught(t, c) })
+			}
 		})
 	}
+	t.Run("why", m.why)
+	t.Run("silence", m.silence)
+	for id, rows := range labels {
+		m.tables.hasRows(t, id, rows)
+	}
+	m.tables.save(t)
+}
 
-	t.Run("silence", func(t *testing.T) {
-		for _, name := range []string{"private.example.net"} {
-			s := servers[name]
-			if n := s.accepted.Load(); n != 0 {
-				t.Errorf("%s: %d connections to %s", name, n, s.addr)
-			}
-			c, err := l.gateway.dial("tcp", s.addr)
-			if err != nil {
-				t.Errorf("%s: the gateway could not have reached %s at all: %v", name, s.addr, err)
-				continue
-			}
-			_ = c.Close()
+// try is the row of one client and one way.
+func (m *matrix) try(t *testing.T, c *client, w way) {
+	m.setResolver(t, w)
+	asked, questions := m.g.coredns.log.mark(), len(m.dns.packets(t))
+	denied := func(t *testing.T, host, reason, rule string) {
+		t.Helper()
+		mark := m.g.caddy.log.mark()
+		s := m.fails(t, c, w, host, c.refusal(w, reason)...)
+		m.g.deniedBy(t, w.layer, mark, host, reason, rule)
+		m.compare(t, c, tableOf(w, reason), s)
+	}
+
+	t.Run("allowed", func(t *testing.T) { m.works(t, c, w, "api.example.com", "allow api") })
+	t.Run("not allowed", func(t *testing.T) { denied(t, "known.example.net", "not_allowed", "") })
+	t.Run("denied", func(t *testing.T) { denied(t, "secret.example.org", "denied", "deny  secret") })
+	t.Run("private", func(t *testing.T) { denied(t, "private.example.net", "private_address", "allow private") })
+	t.Run("port", func(t *testing.T) { denied(t, "odd.example.net", "port_not_allowed", "allow odd") })
+	// One is said as the other, so each way has one.
+	if w == overTLS || w == byAbsolute {
+		t.Run("no address", func(t *testing.T) { denied(t, "nowhere.example.net", "no_address", "allow nowhere") })
+	} else {
+		t.Run("dial error", func(t *testing.T) { denied(t, "refusing.example.net", "dial_error", "allow refusing") })
+	}
+	// The questions of the others show that there would be something to see.
+	if n := len(m.dns.packets(t)) - questions; (n == 0) != w.told {
+		t.Errorf("the client has sent %d packets to nameservers", n)
+	}
+	if w.told {
+		return
+	}
+	t.Run("no such name", func(t *testing.T) {
+		mark := m.g.caddy.log.mark()
+		s := m.fails(t, c, w, "denied.example.net", c.noName)
+		must(t, 5*time.Second, "CoreDNS logs the denial", func() bool {
+			return len(m.g.coredns.log.with(asked, "denied.example.net. NXDOMAIN verdict=deny reason=not_allowed")) > 0
+		})
+		if ds := m.g.decisions(mark); len(ds) != 0 {
+			t.Errorf("a name that does not exist came to the gateway: %+v", ds)
 		}
-		for _, name := range []string{"denied.example.net", "known.example.net", "secret.example.org", "odd.example.net"} {
-			if n := l.internet.dns.questions(name); n != 0 {
-				t.Errorf("%s is denied, and the gateway asked for it %d times", name, n)
-			}
+		if w == overTLS { // over HTTP it is the same, but for the URL
+			m.compare(t, c, tableNoName, s)
 		}
 	})
+	if w == overTLS {
+		t.Run("names below", func(t *testing.T) {
+			m.compare(t, c, tableNoAddress, m.fails(t, c, w, "example.com", c.noAddress))
+		})
+	}
+}
+
+// The tables of what a client says.
+const (
+	tableNoName        = "no-name"
+	tableNoAddress     = "no-address"
+	tableUnrecognized  = "unrecognized-name"
+	tableAccessDenied  = "access-denied"
+	tableInternalError = "internal-error"
+	tableResponse      = "response"
+	tableConnect       = "connect"
+)
+
+// tableOf is the table of a denial by the gateway, "" if there is one of another reason that is said alike.
+func tableOf(w way, reason string) string {
+	switch {
+	case w == overTLS && reason == "not_allowed":
+		return tableUnrecognized
+	case w == overTLS && reason == "private_address":
+		return tableAccessDenied
+	case w == overTLS && reason == "no_address":
+		return tableInternalError
+	case w == overHTTP && reason == "not_allowed":
+		return tableResponse
+	case w == byConnect && reason == "not_allowed":
+		return tableConnect
+	}
+	return ""
+}
+
+// inTables are the tables that have a row of the client.
+func (c *client) inTables() []string {
+	list := []string{versions, tableNoName, tableNoAddress}
+	if c.namesOnly {
+		return list
+	}
+	list = append(list, tableUnrecognized, tableAccessDenied, tableInternalError)
+	if c.can(overHTTP) {
+		list = append(list, tableResponse)
+	}
+	if c.can(byConnect) {
+		list = append(list, tableConnect)
+	}
+	return list
+}
+
+// compare compares what a client says with a table, if the client has a row there.
+func (m *matrix) compare(t *testing.T, c *client, id string, s saying) {
+	t.Helper()
+	if !slices.Contains(c.inTables(), id) {
+		return
+	}
+	var more []string
+	if id == tableResponse || id == tableConnect {
+		by := c.shownBy
+		if id == tableConnect {
+			by = c.shownByTunnel
+		}
+		if by != whyShows && !strings.Contains(s.cell(), "not_allowed") {
+			t.Errorf("%s names no reason: who shows it to users of %s?", s.cell(), c.label)
+		}
+		more = []string{cmp.Or(by, "the client itself")}
+	}
+	m.tables.compare(t, id, c.label, c, s, more...)
+}
+
+// caught is a client that looks at no proxy variable: its question to CoreDNS and its ClientHello lead it.
+func (m *matrix) caught(t *testing.T, c *client) {
+	m.setResolver(t, byVariables)
+	m.works(t, c, byVariables, "api.example.com", "allow api")
+	m.fails(t, c, byVariables, "denied.example.net", c.noName)
+}
+
+// setResolver gives the sandbox its nameserver; for the proxy none at all, so that nobody else can have resolved.
+func (m *matrix) setResolver(t *testing.T, w way) {
+	t.Helper()
+	conf := "nameserver " + gatewayAddr.String() + "\n"
+	if w.told {
+		conf = "# none, and none on this host\n"
+	}
+	if err := m.sandbox.etc("resolv.conf", conf); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// works fails the test unless the client gets the page of a host, by a decision of the way's layer.
+func (m *matrix) works(t *testing.T, c *client, w way, host, rule string) {
+	t.Helper()
+	mark := m.g.caddy.log.mark()
+	out, err := c.fetch(m.lab, w, host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out, page(host)) {
+		t.Errorf("got %q, want %q in it", out, page(host))
+	}
+	upstream := netip.AddrPortFrom(m.servers[host][0].addr.Addr(), w.port()).String()
+	allowed := m.g.decidedEach(t, w.layer, mark, msgAllowed, host)
+	for _, d := range allowed {
+		if want := m.g.line(rule); d.Rule != want || d.Policy != "default" || d.Port != w.port() || d.Upstream != upstream {
+			t.Errorf("decision %+v, want rule %q of policy default, port %d, upstream %s", d, want, w.port(), upstream)
+		}
+	}
+	var received, sent int64
+	must(t, 5*time.Second, "the end of each is logged", func() bool {
+		closed := m.g.decidedEach(t, w.layer, mark, msgClosed, host)
+		received, sent = 0, 0
+		for _, d := range closed {
+			received, sent = received+d.BytesIn, sent+d.BytesOut
+		}
+		return len(closed) == len(allowed)
+	})
+	// Of a tunnel all that the client sends, of a request the body: only git has one.
+	if sent < int64(len(page(host))) || (received > 0) != (w.scheme == "https" || c.name == "git") {
+		t.Errorf("%d bytes in, %d out", received, sent)
+	}
+}
+
+// fails fails the test unless the client fails, and says all of some texts. It returns how it says it.
+func (m *matrix) fails(t *testing.T, c *client, w way, host string, says ...string) saying {
+	t.Helper()
+	start := time.Now()
+	out, err := c.fetch(m.lab, w, host)
+	if err == nil {
+		t.Fatalf("%s: got %q, want a failure", host, out)
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("%s: failed after %s only", host, d)
+	}
+	s, missing := sayingOf(said(err), host, says)
+	for _, text := range missing {
+		t.Errorf("%s: the client says\n%v\nwant %q in it", host, err, text)
+	}
+	return s
+}
+
+// silence fails the test if a name that is denied was asked for or connected to.
+func (m *matrix) silence(t *testing.T) {
+	for _, s := range m.servers["private.example.net"] {
+		if n := s.accepted.Load(); n != 0 {
+			t.Errorf("%d connections to %s", n, s.addr)
+		}
+		c, err := m.gateway.dial("tcp", s.addr)
+		if err != nil {
+			t.Errorf("the gateway could not have reached %s at all: %v", s.addr, err)
+			continue
+		}
+		_ = c.Close()
+	}
+	for _, name := range []string{"denied.example.net", "known.example.net", "secret.example.org", "odd.example.net"} {
+		if n := m.internet.dns.questions(name); n != 0 {
+			t.Errorf("%s is denied, and the gateway asked for it %d times", name, n)
+		}
+	}
+}
+
+// why is what docs/what-clients-say.md has a program ask: the name server tells the reason of what the policy
+// denies, the forward proxy that of the rest, and the gateway what the policy is.
+func (m *matrix) why(t *testing.T) {
+	need(t, "curl")
+	m.setResolver(t, overTLS)
+	for _, w := range []way{overTLS, overHTTP} {
+		for name, want := range map[string][]string{
+			"known.example.net":    {"verdict=deny", "reason=not_allowed", "policy=default", "hint=allow known.example.net"},
+			"secret.example.org":   {"verdict=deny", "reason=denied", "policy=default", "rule=deny secret.example.org"},
+			"odd.example.net":      {"verdict=deny", "reason=port_not_allowed", "policy=default", "rule=allow odd.example.net:8443"},
+			"private.example.net":  {"verdict=allow", "policy=default", "rule=allow private.example.net"},
+			"refusing.example.net": {"verdict=allow", "policy=default", "rule=allow refusing.example.net"},
+		} {
+			r := m.g.ask(t, fmt.Sprintf("_%d.%s.why.sandboxallow", w.port(), name), dns.TypeTXT)
+			if len(r.Answer) != 1 {
+				t.Errorf("why %s, port %d: %v", name, w.port(), r)
+				continue
+			}
+			if got := r.Answer[0].(*dns.TXT).Txt; !slices.Equal(got[:min(len(got), len(want))], want) {
+				t.Errorf("why %s, port %d: %q, want %q", name, w.port(), got, want)
+			}
+		}
+	}
+	for name, reason := range map[string]string{
+		"private.example.net":  "private_address",
+		"nowhere.example.net":  "no_address",
+		"refusing.example.net": "dial_error",
+	} {
+		out, err := m.curl("https://"+name+"/", "--include", "--proxy", proxyURL)
+		if err == nil || !strings.Contains(out, "\r\nX-Sandboxallow-Reason: "+reason+"\r\n") {
+			t.Errorf("why %s: %q, %v, want %s", name, out, err, reason)
+		}
+	}
+	out, err := m.curl("http://" + gatewayAddr.String() + "/")
+	if err != nil || !strings.Contains(out, "your policy   default, mode strict") || !strings.Contains(out, "\n    api.example.com\n") {
+		t.Errorf("%q, %v, want what the policy is", out, err)
+	}
 }
 
 // Over IPv6 as over IPv4, on both sides of the gateway.

@@ -6,19 +6,19 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"path/filepath"
+	"strconv"
 	"time"
 )
 
-// muslFetch speaks HTTPS through pipe, which resolves and connects with musl.
-func muslFetch(l *lab, host string) (string, error) {
+// muslFetch speaks HTTP, over TLS or not, through pipe, which resolves and connects with musl.
+func muslFetch(l *lab, w way, host string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), clientTimeout)
 	defer cancel()
 	var said bytes.Buffer
-	cmd := l.sandbox.command(ctx, filepath.Join(l.dir, "pipe"), host, "443")
+	cmd := l.sandbox.command(ctx, w.command(filepath.Join(l.dir, "pipe"), host, strconv.Itoa(int(w.port())))...)
 	cmd.Env = clientEnv(l)
 	cmd.Stderr = &said
 	stdin, err := cmd.StdinPipe()
@@ -32,10 +32,14 @@ func muslFetch(l *lab, host string) (string, error) {
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
-	page, err := getPage(tls.Client(&pipeConn{Reader: stdout, WriteCloser: stdin}, l.ca.client(host)), host)
+	var c net.Conn = &pipeConn{Reader: stdout, WriteCloser: stdin}
+	if w.scheme == "https" {
+		c = tls.Client(c, l.ca.client(host))
+	}
+	page, err := getPage(c, host)
 	_ = stdin.Close()
 	if exit := cmd.Wait(); exit != nil {
-		return "", fmt.Errorf("pipe: %w: %s", exit, &said)
+		return "", &failure{"pipe", exit, said.String()}
 	}
 	return page, err
 }

@@ -175,11 +175,14 @@ func (n *namespace) dialWithin(d time.Duration, network string, ap netip.AddrPor
 	return c, err
 }
 
-// dialFrom is dial for TCP, from one of the namespace's addresses.
-func (n *namespace) dialFrom(from netip.Addr, to netip.AddrPort) (c net.Conn, err error) {
+// dialFrom is dial from one of the namespace's addresses.
+func (n *namespace) dialFrom(from netip.Addr, network string, to netip.AddrPort) (c net.Conn, err error) {
 	err = n.do(func() error {
 		dialer := net.Dialer{Timeout: 10 * time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
-		c, err = dialer.Dial("tcp", to.String())
+		if network == "udp" {
+			dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		}
+		c, err = dialer.Dial(network, to.String())
 		return err
 	})
 	return c, err

@@ -155,17 +155,23 @@ func TestSplice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l.reaches(t, "small.example.com")
-	readBefore, writtenBefore := g.caddy.io(t)
-	mark := g.caddy.log.mark()
-	if _, err := l.curl(fmt.Sprintf("https://big.example.com/data?size=%d", size), "--output", "/dev/null"); err != nil {
-		t.Fatal(err)
-	}
-	if d := g.decided(t, mark, msgClosed, "big.example.com"); d.BytesOut < size {
-		t.Errorf("%d octets recorded, want %d and more", d.BytesOut, size)
-	}
-	read, written := g.caddy.io(t)
-	if r, w := read-readBefore, written-writtenBefore; r > size/100 || w > size/100 {
-		t.Errorf("caddy read %d octets and wrote %d for a tunnel of %d", r, w, size)
+	for _, w := range []way{overTLS, byConnect} {
+		t.Run(w.name, func(t *testing.T) {
+			if out, err := l.curlBy(w, w.url("small.example.com")); err != nil || out != page("small.example.com") {
+				t.Fatalf("%q, %v", out, err)
+			}
+			readBefore, writtenBefore := g.caddy.io(t)
+			mark := g.caddy.log.mark()
+			if _, err := l.curlBy(w, w.url("big.example.com")+fmt.Sprintf("data?size=%d", size), "--output", "/dev/null"); err != nil {
+				t.Fatal(err)
+			}
+			if d := g.decidedBy(t, w.layer, mark, msgClosed, "big.example.com"); d.BytesOut < size {
+				t.Errorf("%d octets recorded, want %d and more", d.BytesOut, size)
+			}
+			read, written := g.caddy.io(t)
+			if r, w := read-readBefore, written-writtenBefore; r > size/100 || w > size/100 {
+				t.Errorf("caddy read %d octets and wrote %d for a tunnel of %d", r, w, size)
+			}
+		})
 	}
 }

@@ -143,7 +143,7 @@ func TestUpstream(t *testing.T) {
 		}
 		// No listener but those that the configuration asks for is where the sandbox could reach it.
 		got := g.listeners(t)
-		if want := []string{"tcp 443", "tcp 53", "udp 53"}; !slices.Equal(got, want) {
+		if want := []string{"tcp 443", "tcp 53", "tcp 80", "tcp 8080", "udp 53"}; !slices.Equal(got, want) {
 			t.Errorf("listeners beyond loopback: %v, want %v", got, want)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
@@ -19,26 +20,39 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+
+	"golang.org/x/net/websocket"
 )
 
 // repoName is the name whose page is in the repository.
 const repoName = "api.example.com"
 
-// web is the web server behind every public name: HTTP/1.1 and HTTP/2 over TLS 1.0 to 1.3.
+// web is the web server behind every public name: HTTP/1.1 and HTTP/2 over TLS 1.0 to 1.3, and HTTP/1.1
+// without TLS.
 //
-//	/            the page of the name
-//	/data?size=N N octets, the same ones each time
-//	/code.git    a repository with the page of repoName, by git's smart protocol
+//	/               the page of the name
+//	/data?size=N    N octets, the same ones each time
+//	/code.git       a repository with the page of repoName, by git's smart protocol
+//	/request        the request, as JSON of a heard
+//	/redirect?to=U  302 to U
+//	/events?every=D an event stream without end: an event at once and one after each duration
+//	/socket         a WebSocket that sends back what it gets
 type web struct {
 	srv   *http.Server
-	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
+	tls   *door
+	plain *door
 	repos string // the folder with code.git; "" before publish
 }
 
+// heard is what the web server was asked, as it came from the wire.
+type heard struct {
+	Method, Target, Host string
+	Header               http.Header
+}
+
 func newWeb(ca *authority) *web {
-	w := &web{conns: make(chan net.Conn), done: make(chan struct{})}
+	w := &web{tls: newDoor(), plain: newDoor()}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(rw, page(r.Host)) })
 	mux.HandleFunc("/data", func(rw http.ResponseWriter, r *http.Request) {
@@ -55,14 +69,47 @@ func newWeb(ca *authority) *web {
 		}
 		git.ServeHTTP(rw, r)
 	})
+	mux.HandleFunc("/request", func(rw http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(rw).Encode(heard{r.Method, r.RequestURI, r.Host, r.Header})
+	})
+	mux.HandleFunc("/redirect", func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Location", r.FormValue("to"))
+		rw.WriteHeader(http.StatusFound)
+	})
+	mux.HandleFunc("/events", sendEvents)
+	mux.Handle("/socket", websocket.Server{Handler: func(c *websocket.Conn) { _, _ = io.Copy(c, c) }})
 	w.srv = &http.Server{
 		Handler:   mux,
 		TLSConfig: &tls.Config{GetCertificate: ca.certificate, MinVersion: tls.VersionTLS10},
 		// Connections that come to nothing are what half of the tests are about.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
-	go func() { _ = w.srv.ServeTLS(w, "", "") }()
+	go func() { _ = w.srv.ServeTLS(w.tls, "", "") }()
+	go func() { _ = w.srv.Serve(w.plain) }()
 	return w
+}
+
+// event is one of /events.
+const event = "data: tick\n\n"
+
+func sendEvents(rw http.ResponseWriter, r *http.Request) {
+	every, err := time.ParseDuration(r.FormValue("every"))
+	if err != nil {
+		http.Error(rw, err.Error(), http.StatusBadRequest)
+		return
+	}
+	rw.Header().Set("Content-Type", "text/event-stream")
+	for ticks := time.Tick(every); ; {
+		if _, err := io.WriteString(rw, event); err != nil {
+			return
+		}
+		_ = http.NewResponseController(rw).Flush()
+		select {
+		case <-ticks:
+		case <-r.Context().Done():
+			return
+		}
+	}
 }
 
 // page is what the server of a name says at /.
@@ -80,35 +127,48 @@ func sum(size int64) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// take is a handler for internet.serve: the connection is served as HTTPS.
-func (w *web) take(c net.Conn) {
+// take and takePlain are handlers for internet.serve: the connection is served as HTTPS or as HTTP.
+func (w *web) take(c net.Conn)      { w.tls.enter(c) }
+func (w *web) takePlain(c net.Conn) { w.plain.enter(c) }
+
+func (w *web) close() { _ = w.srv.Close() }
+
+// door is a net.Listener that gets its connections from those of all addresses.
+type door struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newDoor() *door { return &door{conns: make(chan net.Conn), done: make(chan struct{})} }
+
+// enter hands a connection to whoever accepts.
+func (d *door) enter(c net.Conn) {
 	select {
-	case w.conns <- c:
-	case <-w.done:
+	case d.conns <- c:
+	case <-d.done:
 		_ = c.Close()
 	}
 }
 
-// Accept, Close and Addr make web the net.Listener of its own HTTP server: one for all addresses.
-func (w *web) Accept() (net.Conn, error) {
+// Accept implements net.Listener.
+func (d *door) Accept() (net.Conn, error) {
 	select {
-	case c := <-w.conns:
+	case c := <-d.conns:
 		return c, nil
-	case <-w.done:
+	case <-d.done:
 		return nil, net.ErrClosed
 	}
 }
 
 // Close implements net.Listener.
-func (w *web) Close() error {
-	w.once.Do(func() { close(w.done) })
+func (d *door) Close() error {
+	d.once.Do(func() { close(d.done) })
 	return nil
 }
 
 // Addr implements net.Listener.
-func (w *web) Addr() net.Addr { return &net.TCPAddr{} }
-
-func (w *web) close() { _ = w.srv.Close() }
+func (d *door) Addr() net.Addr { return &net.TCPAddr{} }
 
 func gitPath() string {
 	path, _ := exec.LookPath("git")

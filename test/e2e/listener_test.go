@@ -1,0 +1,206 @@
+//go:build linux
+
+package e2e
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// Two addresses of one gateway, and two of its name server: one where the names of a list get through, and one
+// where all public names do.
+const (
+	pairPolicy = `policy open {
+	mode open
+}
+policy strict {
+	client 172.30.0.64/28
+	allow  api.example.com
+}
+`
+	pairCorefile = `.:53 {
+	bind 172.30.0.10
+	sandboxallow {
+		answer 172.30.0.20
+		policy_file %[1]s
+		policy strict
+	}
+}
+.:53 {
+	bind 172.30.0.11
+	sandboxallow {
+		answer 172.30.0.21
+		policy_file %[1]s
+		policy open
+	}
+}
+`
+	pairCaddyfile = `{
+	admin unix/%[2]s
+	sandboxallow {
+		policy_file %[1]s
+	}
+	layer4 {
+		172.30.0.20:443 {
+			route {
+				sandboxallow {
+					policy strict
+				}
+			}
+		}
+		172.30.0.21:443 {
+			route {
+				sandboxallow {
+					policy open
+				}
+			}
+		}
+	}
+}
+http://:80 {
+	bind 172.30.0.20
+	sandboxallow {
+		policy strict
+	}
+}
+http://:80 {
+	bind 172.30.0.21
+	sandboxallow {
+		policy open
+	}
+}
+http://:8080 {
+	bind 172.30.0.20
+	sandboxallow forward_proxy {
+		policy strict
+	}
+}
+http://:8080 {
+	bind 172.30.0.21
+	sandboxallow forward_proxy {
+		policy open
+	}
+}
+`
+)
+
+// listenerPair is an address of the name server, and the one of the gateway that it answers with.
+type listenerPair struct {
+	policy            string
+	resolver, gateway netip.Addr
+}
+
+var (
+	strictPair = listenerPair{"strict", netip.MustParseAddr("172.30.0.10"), gatewayAddr}
+	openPair   = listenerPair{"open", netip.MustParseAddr("172.30.0.11"), netip.MustParseAddr("172.30.0.21")}
+)
+
+// A policy that a listener names must admit too, besides the client's own. Which listener a client comes to is
+// its own choice, so a client that is to be strict whatever it does has a client line.
+func TestListenerPolicies(t *testing.T) {
+	const metadata = "metadata.google.internal"
+	l := newLab(t)
+	anybody, listed := sandboxAddr, netip.MustParseAddr("172.30.0.70")
+	for _, add := range []struct {
+		to   *namespace
+		addr netip.Addr
+		dev  string
+	}{
+		{l.sandbox, listed, linkGateway},
+		{l.gateway, strictPair.resolver, linkSandbox},
+		{l.gateway, openPair.resolver, linkSandbox},
+		{l.gateway, openPair.gateway, linkSandbox},
+	} {
+		if err := add.to.ip("addr", "add", add.addr.String()+"/24", "dev", add.dev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := l.prepare(t, config{policy: pairPolicy})
+	g.write(t, "Corefile", fmt.Sprintf(pairCorefile, g.policyFile))
+	g.write(t, "Caddyfile", fmt.Sprintf(pairCaddyfile, g.policyFile, g.path(adminSocket)))
+	g.run(t, config{})
+	for _, name := range []string{allowedHost, evilHost, metadata} {
+		if _, err := l.internet.host(name, webAddr); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.internet.hostPlain(name, webAddr); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	for _, tc := range []struct {
+		client netip.Addr
+		by     listenerPair
+		name   string
+		policy string // the client's
+		admits bool
+	}{
+		{anybody, strictPair, allowedHost, "open", true},
+		{anybody, strictPair, evilHost, "open", false},
+		{anybody, openPair, allowedHost, "open", true},
+		{anybody, openPair, evilHost, "open", true},
+		{anybody, openPair, metadata, "open", false},
+		{listed, strictPair, allowedHost, "strict", true},
+		{listed, strictPair, evilHost, "strict", false},
+		{listed, openPair, allowedHost, "strict", true},
+		{listed, openPair, evilHost, "strict", false},
+		{listed, openPair, metadata, "strict", false},
+	} {
+		t.Run(fmt.Sprintf("%s by %s to %s", tc.client, tc.by.policy, tc.name), func(t *testing.T) {
+			dial := func(network string, a netip.Addr, port uint16) *conversation {
+				t.Helper()
+				c, err := l.sandbox.dialFrom(tc.client, network, netip.AddrPortFrom(a, port))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = c.Close() })
+				return converseOver(c)
+			}
+			r, err := exchangeOver(dial("udp", tc.by.resolver, 53).Conn, new(dns.Msg).SetQuestion(dns.Fqdn(tc.name), dns.TypeA))
+			switch {
+			case err != nil:
+				t.Error(err)
+			case tc.admits && (len(r.Answer) != 1 || !strings.HasSuffix(r.Answer[0].String(), "\t"+tc.by.gateway.String())):
+				t.Errorf("DNS: %v, want %s", r.Answer, tc.by.gateway)
+			case !tc.admits && r.Rcode != dns.RcodeNameError:
+				t.Errorf("DNS: %s, want NXDOMAIN", dns.RcodeToString[r.Rcode])
+			}
+
+			for _, door := range []struct {
+				layer string
+				port  uint16
+				get   func(c *conversation) (body string, err error)
+			}{
+				{"tls", 443, func(c *conversation) (string, error) {
+					return getPage(tls.Client(c, l.ca.client(tc.name)), tc.name)
+				}},
+				{"http", 80, func(c *conversation) (string, error) { return getPage(c, tc.name) }},
+				{"proxy", 8080, func(c *conversation) (string, error) {
+					if a := c.ask(t, head("CONNECT "+tc.name+":443", tc.name)); a.status != http.StatusOK {
+						return "", fmt.Errorf("CONNECT: %+v", a)
+					}
+					return getPage(tls.Client(c, l.ca.client(tc.name)), tc.name)
+				}},
+			} {
+				mark := g.caddy.log.mark()
+				body, err := door.get(dial("tcp", tc.by.gateway, door.port))
+				if admits := err == nil && body == page(tc.name); admits != tc.admits {
+					t.Errorf("%s: %q, %v, want it admitted: %t", door.layer, body, err, tc.admits)
+				}
+				msg := msgDenied
+				if tc.admits {
+					msg = msgAllowed
+				}
+				if d := g.decidedBy(t, door.layer, mark, msg, tc.name); d.Client != tc.client || d.Policy != tc.policy {
+					t.Errorf("decision %+v, want policy %s for %s", d, tc.policy, tc.client)
+				}
+			}
+		})
+	}
+}
