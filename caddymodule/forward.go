@@ -187,7 +187,7 @@ func rewrite(p *httputil.ProxyRequest) {
 // pathOf returns the path of a request as the client has written it.
 func pathOf(r *http.Request) string {
 	path := r.RequestURI
-	if r.URL.Host != "" {
+	if !strings.HasPrefix(path, "/") { // absolute
 		_, path, _ = strings.Cut(path, "://")
 		path = path[max(strings.IndexAny(path+"/", "/?"), 0):]
 	}

@@ -96,7 +96,8 @@ func (h *HTTPHandler) Validate() error {
 // there is nothing left for Caddy to report.
 func (h *HTTPHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	defer h.countPanic()
-	w.Header().Del("Server") // of whom we are not
+	w.Header().Del("Server")  // of whom we are not
+	w.Header().Del("Alt-Svc") // which is about the proxy
 	fullDuplex(w, r)
 	h.serve(w, r)
 	drain(r)

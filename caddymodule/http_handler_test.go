@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"fmt"
 	"io"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -500,5 +501,20 @@ func TestHTTPPanic(t *testing.T) {
 	restore()
 	if r := g.ask(0, "GET / HTTP/1.1", g.host("www.example.com")); r.status != 200 {
 		t.Errorf("after the panics: got %+v", r)
+	}
+}
+
+// What Caddy says of itself is not said of the servers behind.
+func TestHTTPOwnFields(t *testing.T) {
+	g := startHTTP(t, setup{})
+	w := httptest.NewRecorder()
+	w.Header().Set("Server", "Caddy")
+	w.Header().Set("Alt-Svc", `h3=":8443"`) // if it speaks HTTP/3
+	h := &HTTPHandler{app: g.app}
+	if err := h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.Result(); got.Header.Get("Server") != "" || got.Header.Get("Alt-Svc") != "" || got.Header.Get(reasonField) == "" {
+		t.Errorf("got %v", got.Header)
 	}
 }
