@@ -105,7 +105,8 @@ func TestIdleCost(t *testing.T) {
 		pipes, idle := s.count()
 		return pipes == idle && idle <= pipesIdle && descriptors(t)-fds == 4*tunnels+2*idle
 	})
-	if got := runtime.NumGoroutine() - goroutines; got != 2*tunnels {
+	// Fewer if one of an earlier test has ended meanwhile.
+	if got := runtime.NumGoroutine() - goroutines; got > 2*tunnels {
 		t.Errorf("%d tunnels have %d goroutines, want %d", tunnels, got, 2*tunnels)
 	}
 	for _, r := range open {
