@@ -80,6 +80,8 @@ func alertError(code byte) string {
 	return fmt.Sprintf("remote error: %v", tls.AlertError(code))
 }
 
+// ops-017: what no rule allows and what cannot be reached look different, to the client and in the log. A name
+// that DNS denies does not come here.
 func TestDenied(t *testing.T) {
 	g := startDefault(t, nil, "\tdeny gist.example.com", "\tallow other.test:1")
 	tests := []struct {

@@ -50,9 +50,9 @@ const commands = `
 ## Again
 
     apt-get install nginx libnginx-mod-stream   # Debian; the service may stay stopped
-    make bench                                  # all of it, under 5 minutes once all is compiled
+    make bench                                  # all of it, under 7 minutes once all is compiled
     go run ./test/bench -quick                  # a first impression, under 90 s
-    go run ./test/bench -only dns               # or tunnels
+    go run ./test/bench -only dns               # or tunnels, proxy, denials
 `
 
 func (r *report) printMachine(w io.Writer) {

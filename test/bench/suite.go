@@ -32,6 +32,7 @@ type server struct {
 	process *process   // nil where nothing stands between the client and the upstream
 	asked   *questions // of a DNS server, else nil
 	proxyTo uint16     // the upstream's port for a forward proxy, 0 for what is none
+	refuses bool       // clients ask for names that no rule admits
 }
 
 // measure is a kind of load and what is to be read off it.

@@ -12,6 +12,7 @@ const (
 	peerCaddyL4 = "caddy-l4 proxy"
 	peerDirect  = "direct"
 	peerProxy   = "sandboxallow, CONNECT"
+	peerRefuses = "sandboxallow, denied names"
 
 	measureDNS    = "DNS questions"
 	measureSteady = "New tunnels, 500 a second"
@@ -22,6 +23,7 @@ const (
 	measureProxy1 = "Bulk download by CONNECT, 1 stream"
 	measureProxy8 = "Bulk download by CONNECT, 8 streams"
 	measureProxy  = "New tunnels by CONNECT, 16 at once"
+	measureDenied = "Denied and new tunnels, 16 at once"
 )
 
 // suites are the measures that there are, each with its peers.
@@ -64,6 +66,14 @@ func suites(l *lab) []suite {
 				bulk(measureProxy1, peerGateway, 1),
 				bulk(measureProxy8, peerGateway, 8),
 			},
+		},
+		{
+			name: "denials",
+			peers: []peer{
+				refusing(gateway(l, peerRefuses, false)),
+				gateway(l, peerGateway, false),
+			},
+			measures: []measure{denials(measureDenied, peerGateway, 16)},
 		},
 	}
 }

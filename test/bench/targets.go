@@ -17,6 +17,7 @@ var targets = []target{
 	{measureConn64, "CPU per tunnel", peerGateway, peerNginx, 0, 1.3, "≤ 1.3"},
 	{measureBulk1, "CPU per GB", peerGateway, peerNginx, 0, 0.6, "≤ 0.6"},
 	{measureBulk8, "CPU per GB", peerGateway, peerNginx, 0, 0.6, "≤ 0.6"},
+	{measureDenied, "CPU per tunnel", peerRefuses, peerGateway, 0, 1, "< 1"},
 	{measureProxy1, "CPU per GB", peerProxy, peerGateway, 0, 1.1, "≤ 1.1"},
 	{measureProxy8, "CPU per GB", peerProxy, peerGateway, 0, 1.1, "≤ 1.1"},
 }

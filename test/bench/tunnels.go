@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"time"
 )
@@ -38,6 +40,18 @@ var connectedHellos = sync.OnceValues(func() ([][]byte, error) {
 	return hellos, nil
 })
 
+// deniedHellos are ClientHellos for as many names that no rule admits.
+var deniedHellos = sync.OnceValues(func() ([][]byte, error) {
+	hellos := make([][]byte, gatewayNames)
+	for i := range hellos {
+		var err error
+		if hellos[i], err = clientHello(denied(i), tunnelAnswer); err != nil {
+			return nil, err
+		}
+	}
+	return hellos, nil
+})
+
 // newTunnels is the cost of opening a tunnel, with so many clients at once that open one after the other: as
 // fast as they can, or all together so many a second if rate is not 0.
 func newTunnels(name, against string, clients, rate int) measure {
@@ -61,6 +75,15 @@ func newTunnels(name, against string, clients, rate int) measure {
 			if err != nil {
 				return err
 			}
+			open := func(i int, answer []byte) error {
+				return openTunnel(s, connected(i), hellos[i%gatewayNames], answer)
+			}
+			if s.refuses {
+				if hellos, err = deniedHellos(); err != nil {
+					return err
+				}
+				open = func(i int, _ []byte) error { return refused(s, hellos[i%gatewayNames]) }
+			}
 			start := time.Now()
 			return together(ctx, clients, func(ctx context.Context, i int) error {
 				answer := make([]byte, tunnelAnswer)
@@ -69,7 +92,7 @@ func newTunnels(name, against string, clients, rate int) measure {
 						time.Sleep(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(rate))))
 					}
 					began := time.Now()
-					if err := openTunnel(s, connected(i), hellos[i%gatewayNames], answer); err != nil {
+					if err := open(i, answer); err != nil {
 						return err
 					}
 					m.took(time.Since(began))
@@ -96,6 +119,26 @@ func openTunnel(s *server, name string, hello, answer []byte) error {
 	}
 	if n, err := io.ReadFull(c, answer); err != nil {
 		return fmt.Errorf("after %d of %d bytes: %w", n, len(answer), err)
+	}
+	return nil
+}
+
+// unrecognizedName is the alert of that name in a record of its own (RFC 8446 §6).
+var unrecognizedName = []byte{21, 3, 3, 0, 2, 2, 112}
+
+// refused sends a ClientHello and reads until the connection ends: an alert, and nothing else.
+func refused(s *server, hello []byte) error {
+	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(s.addr))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(tunnelPatience))
+	if _, err := c.Write(hello); err != nil {
+		return err
+	}
+	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, unrecognizedName) {
+		return fmt.Errorf("got % x, %v, want the alert unrecognized_name", got, err)
 	}
 	return nil
 }
