@@ -62,27 +62,28 @@ func (g *gateway) decided(tb testing.TB, mark int, msg, name string) decision {
 func (g *gateway) decidedBy(tb testing.TB, layer string, mark int, msg, name string) decision {
 	tb.Helper()
 	ds := g.decidedEach(tb, layer, mark, msg, name)
-	if len(ds) != 1 {
+	// Denials that were folded come up to a second late: those of whoever came before may be among them.
+	if len(ds) != 1 && msg != msgDenied {
 		tb.Fatalf("%d decisions %q on %q, want 1", len(ds), msg, name)
 	}
-	return ds[0]
+	return ds[len(ds)-1]
 }
 
 // decidedEach is decidedBy for a name that a client comes to several times in a row. It waits for the first.
 func (g *gateway) decidedEach(tb testing.TB, layer string, mark int, msg, name string) (ds []decision) {
 	tb.Helper()
-	must(tb, 5*time.Second, fmt.Sprintf("a decision %q on %q", msg, name), func() bool {
+	must(tb, 5*time.Second, fmt.Sprintf("a decision %q on %q of layer %s", msg, name, layer), func() bool {
 		ds = nil
 		for _, d := range g.decisions(mark) {
-			if d.Msg == msg && d.Name == name {
+			if d.Msg == msg && d.Name == name && d.Layer == layer {
 				ds = append(ds, d)
 			}
 		}
 		return len(ds) > 0
 	})
 	for _, d := range ds {
-		if d.Layer != layer || !d.Client.IsValid() || d.Port == 0 || d.Duration <= 0 {
-			tb.Errorf("decision %+v: layer (want %s), client, port or duration is not what it should be", d, layer)
+		if !d.Client.IsValid() || d.Port == 0 || d.Duration <= 0 {
+			tb.Errorf("decision %+v: client, port or duration is not what it should be", d)
 		}
 		if (d.Verdict == "allow") != (d.Reason == "") {
 			tb.Errorf("decision %+v: a reason belongs to a denial, and only to a denial", d)

@@ -40,9 +40,6 @@ func TestLearn(t *testing.T) {
 	var all learners
 	for i := range clients {
 		c := &clients[i]
-		if c.name == "java" {
-			continue // it takes as long as all others together
-		}
 		t.Run(c.name, func(t *testing.T) {
 			c.ready(t, l)
 			all = append(all, c)
