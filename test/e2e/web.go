@@ -39,7 +39,8 @@ const repoName = "api.example.com"
 //	/events?every=D an event stream without end: an event at once and one after each duration
 //	/socket         a WebSocket that sends back what it gets
 type web struct {
-	srv   *http.Server
+	srv   *http.Server // of TLS: a server that serves both may set up no HTTP/2
+	clear *http.Server
 	tls   *door
 	plain *door
 	repos string // the folder with code.git; "" before publish
@@ -84,8 +85,9 @@ func newWeb(ca *authority) *web {
 		// Connections that come to nothing are what half of the tests are about.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
+	w.clear = &http.Server{Handler: mux, ErrorLog: w.srv.ErrorLog}
 	go func() { _ = w.srv.ServeTLS(w.tls, "", "") }()
-	go func() { _ = w.srv.Serve(w.plain) }()
+	go func() { _ = w.clear.Serve(w.plain) }()
 	return w
 }
 
@@ -131,7 +133,10 @@ func sum(size int64) string {
 func (w *web) take(c net.Conn)      { w.tls.enter(c) }
 func (w *web) takePlain(c net.Conn) { w.plain.enter(c) }
 
-func (w *web) close() { _ = w.srv.Close() }
+func (w *web) close() {
+	_ = w.srv.Close()
+	_ = w.clear.Close()
+}
 
 // door is a net.Listener that gets its connections from those of all addresses.
 type door struct {
