@@ -138,7 +138,7 @@ func (g *gateway) overwhelm(t *testing.T, clients int) []net.Conn {
 		t.Error("want some of both")
 	}
 	must(t, 5*time.Second, "each refusal is counted with reason limit", func() bool {
-		return g.metric(t, limit) == before+float64(refused)
+		return g.metric(t, limit) >= before+float64(refused) // those of a stampede may still come
 	})
 	must(t, 5*time.Second, "refusals are logged, folded to a few lines", func() bool {
 		return slices.ContainsFunc(g.decisions(mark), func(d decision) bool { return d.Reason == "limit" && d.Verdict == "deny" })
