@@ -12,50 +12,35 @@ import (
 // learns why.
 func (a *App) warnOfHosts() {
 	for srv := range a.guarded {
-		if hosts := hostsBefore(srv.Routes); len(hosts) > 0 {
+		if hosts := hostsBefore(srv.Routes, nil); len(hosts) > 0 {
 			a.log.Warn("handler gets only requests for some hosts: write http://:PORT and `bind ADDRESS`",
 				zap.Strings("listen", srv.Listen), zap.String("hosts", strings.Join(hosts, " ")))
 		}
 	}
 }
 
-// hostsBefore returns the hosts of the first matcher of hosts that stands before a handler of ours.
-func hostsBefore(routes caddyhttp.RouteList) []string {
+// hostsBefore returns the hosts of the matcher that stands closest before a handler of ours, the first one that
+// has any before it; hosts are those that stand before all routes.
+func hostsBefore(routes caddyhttp.RouteList, hosts []string) []string {
 	for _, route := range routes {
-		hosts, ours := hostsOf(route.MatcherSets), false
+		before := hosts
+		if own := hostsOf(route.MatcherSets); len(own) > 0 {
+			before = own
+		}
 		for _, h := range route.Handlers {
+			var found []string
 			switch h := h.(type) {
 			case *HTTPHandler:
-				ours = true
+				found = before
 			case *caddyhttp.Subroute:
-				if deeper := hostsBefore(h.Routes); len(deeper) > 0 {
-					return deeper
-				}
-				ours = ours || has(h.Routes)
+				found = hostsBefore(h.Routes, before)
 			}
-		}
-		if ours && len(hosts) > 0 {
-			return hosts
+			if len(found) > 0 {
+				return found
+			}
 		}
 	}
 	return nil
-}
-
-// has reports whether a handler of ours stands in routes.
-func has(routes caddyhttp.RouteList) bool {
-	for _, route := range routes {
-		for _, h := range route.Handlers {
-			switch h := h.(type) {
-			case *HTTPHandler:
-				return true
-			case *caddyhttp.Subroute:
-				if has(h.Routes) {
-					return true
-				}
-			}
-		}
-	}
-	return false
 }
 
 func hostsOf(sets caddyhttp.MatcherSets) (hosts []string) {
