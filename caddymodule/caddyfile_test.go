@@ -139,18 +139,24 @@ func config(t *testing.T, data []byte) *caddy.Config {
 
 var codeBlock = regexp.MustCompile("(?s)```(caddyfile|json)\n(.*?)```")
 
-// Every example is provisioned, with its policy document in a place of the test's.
 func TestREADME(t *testing.T) {
-	data, err := os.ReadFile("README.md")
+	validExamples(t, "README.md", 4, "policy default {\n\tallow example.com\n}\n\npolicy strict {\n\tclient 10.0.0.0/8\n}\n")
+}
+
+// validExamples provisions every example of a page, of which there are at least so many, with a policy document
+// in a place of the test's.
+func validExamples(t *testing.T, page string, least int, document string) {
+	t.Helper()
+	data, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "policy")
-	if err := os.WriteFile(file, []byte("policy default {\n\tallow example.com\n}\n\npolicy strict {\n\tclient 10.0.0.0/8\n}\n"), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(document), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	blocks := codeBlock.FindAllStringSubmatch(string(data), -1)
-	if len(blocks) < 4 {
+	if len(blocks) < least {
 		t.Fatalf("found %d examples, want them all", len(blocks))
 	}
 	for _, b := range blocks {

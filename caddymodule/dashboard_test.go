@@ -13,14 +13,12 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"golang.org/x/net/html"
 )
 
@@ -426,33 +424,6 @@ func TestDashboardReload(t *testing.T) {
 	waitFor(t, "the end of the journal", func() bool { return recent.journal.Load() == nil })
 }
 
-// Every example is provisioned, as those of README.md are.
 func TestDashboardREADME(t *testing.T) {
-	data, err := os.ReadFile("dashboard.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "policy")
-	if err := os.WriteFile(file, []byte("policy default {\n\tallow example.com\n}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	blocks := codeBlock.FindAllStringSubmatch(string(data), -1)
-	if len(blocks) < 3 {
-		t.Fatalf("found %d examples, want them all", len(blocks))
-	}
-	for _, b := range blocks {
-		text := strings.ReplaceAll(b[2], "/etc/sandboxallow/policy", file)
-		var cfg *caddy.Config
-		if b[1] == "json" {
-			cfg = config(t, []byte(text))
-		} else {
-			if formatted := string(caddyfile.Format([]byte(text))); formatted != text {
-				t.Errorf("not as caddy fmt would write it:\n%s", formatted)
-			}
-			cfg = adapt(t, text)
-		}
-		if err := caddy.Validate(cfg); err != nil {
-			t.Errorf("%v\n%s", err, text)
-		}
-	}
+	validExamples(t, "dashboard.md", 3, "policy default {\n\tallow example.com\n}\n")
 }
