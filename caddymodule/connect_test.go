@@ -649,6 +649,14 @@ func TestProxyOtherProtocols(t *testing.T) {
 			}
 		})
 	}
+	// A line is complete at once in these: net/http has one to answer, as soon as it is let.
+	for range 200 {
+		c := g.dial(0)
+		io.WriteString(c, "\x16\x03\x01\r\n\r\n")
+		if got, err := io.ReadAll(c); len(got) > 0 || !reset(err) {
+			t.Fatalf("TLS with a line in it: got %q, %v, want a reset", got, err)
+		}
+	}
 	waitFor(t, "the places to be given back", func() bool { return open.held.Load() == 0 })
 	if n := g.web.conns.Load(); n != 0 {
 		t.Errorf("%d connections to the origin", n)

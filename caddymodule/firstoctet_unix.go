@@ -33,7 +33,9 @@ func closeUnlessHTTP(c net.Conn) {
 			once()
 			var b [1]byte
 			n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK)
-			foreign = n == 1 && !beginsHTTP(b[0])
+			if foreign = n == 1 && !beginsHTTP(b[0]); foreign {
+				hangUp(int(fd)) // while the next in the queue cannot read yet, and answer a line that is none
+			}
 			return !errors.Is(err, unix.EAGAIN)
 		})
 		if foreign {
