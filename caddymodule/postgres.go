@@ -175,8 +175,8 @@ func fatal(r *record, reason policy.Reason) []byte {
 	return e.Append(nil)
 }
 
-// What it takes to tell a client within TLS is some 0.3 ms of CPU, which the client may ask for as often as it
-// likes. A crowd, or a client that stops within the handshake, gets the TLS alert alone.
+// To tell a client within TLS takes half a millisecond of CPU, and at most tellTimeout. Clients may ask for it as
+// often as they like: in a crowd, those beyond maxTelling at a time get the TLS alert alone.
 const (
 	maxTelling  = 64
 	tellTimeout = time.Second

@@ -132,6 +132,15 @@ func (g *gateway) asked() net.Conn {
 	return c
 }
 
+// begin connects to where a ClientHello is expected.
+func (g *gateway) begin(direct bool) net.Conn {
+	g.t.Helper()
+	if direct {
+		return g.connect()
+	}
+	return g.asked()
+}
+
 func (g *gateway) verifying(name string) *tls.Config {
 	return &tls.Config{ServerName: name, RootCAs: g.roots}
 }
@@ -362,11 +371,7 @@ func TestPostgresNoName(t *testing.T) {
 			t.Run(tc.name, func(t *testing.T) {
 				db := new(database)
 				g := startPostgres(t, db, nil)
-				c := g.connect()
-				if !direct {
-					c = g.asked()
-				}
-				got := told(t, c, trusting(tc.host))
+				got := told(t, g.begin(direct), trusting(tc.host))
 				got.check(t, "28000", "no_name: ")
 				if !strings.Contains(got.hint, "version 14") {
 					t.Errorf("hint %q, want what sends a name", got.hint)
@@ -506,13 +511,9 @@ func TestPostgresDenied(t *testing.T) {
 			t.Run(tc.name+way.name, func(t *testing.T) {
 				count := g.app.metrics.decisions.WithLabelValues("postgres", "default", "deny", tc.reason.String())
 				before := testutil.ToFloat64(count)
-				c := g.connect()
-				if !way.direct {
-					c = g.asked()
-				}
 				config := trusting(tc.host)
 				config.NextProtos, config.MaxVersion = way.protos, way.version
-				got := told(t, c, config)
+				got := told(t, g.begin(way.direct), config)
 				got.check(t, tc.code, tc.reason.String()+": ")
 				if (got.hint == "") != (tc.hint == "") || !strings.HasSuffix(got.hint, tc.hint) {
 					t.Errorf("hint %q, want %q", got.hint, tc.hint)
