@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -773,6 +776,59 @@ func BenchmarkTellInTLS(b *testing.B) {
 		p := &postgresPreamble{client: layer4.WrapConnection(c, nil, nil)}
 		if !p.tellInTLS(message, nil) {
 			b.Fatal("not told")
+		}
+	}
+}
+
+// The page's configuration and policies are valid, and what it says that clients are told is what they are told.
+func TestPostgresPage(t *testing.T) {
+	const page = "../docs/postgres.md"
+	validExamples(t, page, 1, "policy default {\n\tallow db.example.com:5432\n}\n")
+	data, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	documents := regexp.MustCompile("(?s)```policy\n(.*?)```").FindAllStringSubmatch(text, -1)
+	if len(documents) != 2 {
+		t.Errorf("%d policies, want 2", len(documents))
+	}
+	for _, d := range documents {
+		file := filepath.Join(t.TempDir(), "policy")
+		if err := os.WriteFile(file, []byte(d[1]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		set, err := policy.Load(policy.Source{File: file})
+		if err != nil || len(set.Warnings()) > 0 {
+			t.Errorf("%v, %v\n%s", err, set.Warnings(), d[1])
+		}
+	}
+
+	r := new(record)
+	r.Name, r.Port, r.Decision.Reason = "db.example.org", 5432, policy.ReasonNotAllowed
+	told := readSaid(t, bytes.NewReader(fatal(r, policy.ReasonNotAllowed)))
+	if want := fmt.Sprintf("    FATAL:  %s\n    HINT:  %s\n", told.message, told.hint); !strings.Contains(text, want) {
+		t.Errorf("the page lacks what psql says:\n%s", want)
+	}
+
+	listed := make(map[string]string)
+	for _, row := range regexp.MustCompile(`(?m)^\| (`+"`[a-z_` ]+`"+`) \| ([0-9]{5}|none:.*) \|$`).FindAllStringSubmatch(text, -1) {
+		for _, reason := range strings.Fields(strings.ReplaceAll(row[1], "`", "")) {
+			listed[reason] = row[2]
+		}
+	}
+	for reason := policy.ReasonNone + 1; reason.String() != "unknown"; reason++ {
+		want := readSaid(t, bytes.NewReader(fatal(r, reason))).code
+		switch reason {
+		case policy.ReasonBadRequest, policy.ReasonNameMismatch, policy.ReasonAuthRequired, policy.ReasonNotBrokered:
+			want = "" // of other handlers
+		case policy.ReasonHelloMalformed, policy.ReasonHelloTooLarge:
+			want = fmt.Sprintf("none: TLS alert decode_error (%d)", alertFor(reason))
+		case policy.ReasonNotTLS, policy.ReasonHelloTimeout:
+			want = "none: the connection is closed"
+		}
+		if listed[reason.String()] != want {
+			t.Errorf("%v is %q on the page, want %q", reason, listed[reason.String()], want)
 		}
 	}
 }
