@@ -29,6 +29,8 @@ func init() {
 // Handler reads the server name from a TLS ClientHello, decides on it by the policy for the client's
 // address, resolves it, refuses private addresses, and tunnels the connection, which it does not decrypt.
 //
+// What PostgreSQL has before the ClientHello it answers itself.
+//
 // It is the end of its route. The route needs no matcher: the handler reads the connection itself, so that
 // nothing else decides who gets through.
 type Handler struct {
