@@ -465,7 +465,11 @@ func TestPostgresUpstreamNoTLS(t *testing.T) {
 		{"nothing", &database{mute: true}, "i/o timeout"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			g := startPostgres(t, tc.db, func(a *App) { a.DialTimeout = caddy.Duration(300 * time.Millisecond) })
+			g := startPostgres(t, tc.db, func(a *App) {
+				if tc.db.mute {
+					a.DialTimeout = caddy.Duration(500 * time.Millisecond)
+				}
+			})
 			got := told(t, g.asked(), trusting("www.example.com"))
 			got.check(t, "08006", fmt.Sprintf("upstream_no_tls: www.example.com:%d does not take up TLS", g.upPort))
 			e := g.denied(policy.ReasonUpstreamNoTLS)
@@ -538,7 +542,7 @@ func TestPostgresDenied(t *testing.T) {
 // Who cannot be told within TLS gets the alert, at once.
 func TestPostgresAlert(t *testing.T) {
 	db := new(database)
-	g := startPostgres(t, db, func(a *App) { a.HelloTimeout = caddy.Duration(300 * time.Millisecond) })
+	g := startPostgres(t, db, nil)
 	hello := clientHello(t, "evil.test")
 	t.Run("crowd", func(t *testing.T) {
 		telling.Add(maxTelling)
@@ -619,7 +623,7 @@ func TestPostgresChannelBinding(t *testing.T) {
 }
 
 func TestPostgresSlow(t *testing.T) {
-	g := startPostgres(t, new(database), func(a *App) { a.HelloTimeout = caddy.Duration(300 * time.Millisecond) })
+	g := startPostgres(t, new(database), func(a *App) { a.HelloTimeout = caddy.Duration(500 * time.Millisecond) })
 	for _, tc := range []struct {
 		name   string
 		send   []byte
