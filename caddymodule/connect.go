@@ -44,16 +44,17 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 		}
 	}
 	h.app.decided(rec)
-	opened := rec.opened(t.name, func() { resetAll(client, up) })
 	if err == nil {
 		_, err = up.Write(first)
 	}
-	if err == nil {
-		h.app.tunnel(opened, set, rec, client, up)
-	} else {
+	if err != nil {
 		rec.Error = err.Error()
+		h.app.closed(rec.opened(t.name, nil), rec)
+	} else {
+		over := make(chan struct{})
+		h.app.tunnel(t.name, set, rec, client, up, func() { close(over) })
+		<-over
 	}
-	h.app.closed(opened, rec)
 	if s, ok := client.(*streamConn); ok && s.broken.Load() {
 		panic(http.ErrAbortHandler) // resets the stream
 	}

@@ -69,28 +69,34 @@ func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 	defer func() {
 		// A panic here would end the process, and with it everybody's tunnels.
 		if p := recover(); p != nil {
-			h.app.panicked("panic in connection handler", p)
+			h.app.panicked("panic in connection handler", p, debug.Stack())
 		}
 	}()
-	r := record{listener: h.Policy, start: time.Now()}
+	r := &record{listener: h.Policy, start: time.Now()}
 	r.Layer, r.Client, r.Port = decision.TLS, addrOf(cx.RemoteAddr()), h.UpstreamPort
 	if r.Port == 0 {
 		r.Port = portOf(cx.LocalAddr())
 	}
 	if !open.acquire(h.app.MaxTunnels) {
 		refuse(cx.Conn, policy.ReasonLimit) // before it is logged: the descriptor is needed
-		h.app.denied(&r, policy.ReasonLimit, h.app.limitError())
+		h.app.denied(r, policy.ReasonLimit, h.app.limitError())
 		return nil
 	}
-	defer open.release()
-	h.handle(cx, &r)
+	var p place
+	goesOn := false
+	defer func() {
+		if !goesOn {
+			p.release()
+		}
+	}()
+	goesOn = h.handle(cx, r, p.release)
 	return nil
 }
 
 // panicked counts and logs a panic that was recovered from.
-func (a *App) panicked(message string, p any) {
+func (a *App) panicked(message string, p any, stack []byte) {
 	a.metrics.panics.Inc()
-	a.log.Error(message, zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+	a.log.Error(message, zap.Any("panic", p), zap.ByteString("stack", stack))
 }
 
 // growStack has the goroutine's stack grown to what dialling needs. In steps, and with many frames to be
@@ -102,7 +108,8 @@ func growStack() byte {
 	return space[len(space)-1]
 }
 
-func (h *Handler) handle(cx *layer4.Connection, r *record) {
+// handle decides on a connection. It reports whether a tunnel goes on, at whose end release is called.
+func (h *Handler) handle(cx *layer4.Connection, r *record, release func()) (goesOn bool) {
 	buf := helloBuffers.Get().(*[]byte)
 	defer func() {
 		if buf != nil {
@@ -112,17 +119,17 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 	cx.SetReadDeadline(r.start.Add(time.Duration(h.app.HelloTimeout)))
 	name, read, err := readHello(cx, *buf)
 	if errors.Is(err, errSilent) {
-		return // a health check, or a client that changed its mind: nobody was denied
+		return false // a health check, or a client that changed its mind: nobody was denied
 	}
 	r.Name = name
 	if err != nil {
 		h.deny(cx.Conn, r, helloReason(err), err)
-		return
+		return false
 	}
 	n, err := policy.ParseName(name)
 	if err != nil {
 		h.deny(cx.Conn, r, policy.ReasonBadName, err)
-		return
+		return false
 	}
 	r.Name = n.String()
 
@@ -130,15 +137,15 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 	if !r.Decision.Verdict.Admits() {
 		h.app.decided(r)
 		refuse(cx.Conn, r.Decision.Reason)
-		return
+		return false
 	}
 
 	up, err := h.app.dialer.Dial(context.Background(), n, r.Port, sel.Lifts)
 	if err != nil {
 		h.deny(cx.Conn, r, upstream.Reason(err), err)
-		return
+		return false
 	}
-	defer up.Close()
+	defer up.Close() // unless it is the tunnel's by then
 	r.Upstream = up.RemoteAddr().(*net.TCPAddr).AddrPort()
 	h.app.decided(r)
 
@@ -150,22 +157,43 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 	helloBuffers.Put(buf)
 	buf = nil
 
-	t := r.opened(n, func() { resetAll(cx.Conn, up) })
-	if err == nil {
-		h.app.tunnel(t, set, r, cx.Conn, up)
-	} else {
+	if err != nil {
 		r.Error = err.Error()
+		h.app.closed(r.opened(n, nil), r)
+		return false
 	}
-	h.app.closed(t, r)
+	h.app.tunnel(n, set, r, cx.Conn, up, release)
+	return true
 }
 
-// tunnel runs an admitted tunnel and keeps it known while it is open.
-func (a *App) tunnel(t *openTunnel, set *policy.Set, r *record, client, up net.Conn) {
+// tunnel runs an admitted tunnel, which takes both connections over, keeps it known while it is open, and
+// records its end. It returns at once where the tunnel has no more need of this goroutine: an idle one then
+// costs the memory of an openTunnel and a record. over is called at the end.
+func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, client, up net.Conn, over func()) {
+	t := r.opened(n, nil)
+	joined := tunnel.New(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
+	t.cut = joined.Cut
 	open.add(t, a, set)
-	defer open.remove(t)
-	res := tunnel.Run(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
-	if res.Err != nil {
-		r.Error = res.Err.Error()
+	ended := make(chan struct{})
+	joined.Start(func(res tunnel.Result) {
+		defer close(ended)
+		defer over()
+		defer func() {
+			if p := recover(); p != nil {
+				a.panicked("panic at the end of a tunnel", p, debug.Stack())
+			}
+		}()
+		open.remove(t)
+		if res.Err != nil {
+			r.Error = res.Err.Error()
+		}
+		if p, ok := errors.AsType[*tunnel.Panic](res.Err); ok {
+			a.panicked("panic in a tunnel", p.Value, p.Stack)
+		}
+		a.closed(t, r)
+	})
+	if !joined.Detached() {
+		<-ended
 	}
 }
 

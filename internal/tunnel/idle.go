@@ -12,7 +12,7 @@ const looks = 4
 // and then, so that no chunk has to have its time taken: hence the quarter by
 // which it may be late.
 type idle struct {
-	t *tunnel
+	t *Tunnel
 
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -24,7 +24,7 @@ type idle struct {
 }
 
 // start begins to watch t.
-func (i *idle) start(t *tunnel, o Options) {
+func (i *idle) start(t *Tunnel, o Options) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.t = t

@@ -11,6 +11,15 @@ import (
 // together hold at most. There are none without splice(2).
 func PipeDescriptors() int { return 0 }
 
+// pair is two sockets that a loop carries. There are no loops here.
+type pair struct{}
+
+func newPair(*Tunnel, net.Conn, net.Conn) *pair { return nil }
+
+func (*pair) start() {}
+func (*pair) reset() {}
+func (*pair) end()   {}
+
 // transfer copies src to dst until src ends.
 func transfer(src, dst net.Conn, moved *atomic.Int64) (readErr, writeErr error) {
 	return copyThrough(src, dst, moved)
