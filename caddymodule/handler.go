@@ -140,13 +140,13 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, release func()) (goes
 		return false
 	}
 
-	up, err := h.app.dialer.Dial(context.Background(), n, r.Port, sel.Lifts)
+	up, err := h.app.dialer.DialSocket(context.Background(), n, r.Port, sel.Lifts)
 	if err != nil {
 		h.deny(cx.Conn, r, upstream.Reason(err), err)
 		return false
 	}
 	defer up.Close() // unless it is the tunnel's by then
-	r.Upstream = up.RemoteAddr().(*net.TCPAddr).AddrPort()
+	r.Upstream = up.RemoteAddr()
 	h.app.decided(r)
 
 	// What was read is the first that the upstream gets. More of it can be in cx if a matcher has read ahead.
@@ -169,9 +169,15 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, release func()) (goes
 // tunnel runs an admitted tunnel, which takes both connections over, keeps it known while it is open, and
 // records its end. It returns at once where the tunnel has no more need of this goroutine: an idle one then
 // costs the memory of an openTunnel and a record. over is called at the end.
-func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, client, up net.Conn, over func()) {
+func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, client net.Conn, up *tunnel.Socket, over func()) {
 	t := r.opened(n, nil)
-	joined := tunnel.New(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
+	joined, err := tunnel.Join(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
+	if err != nil {
+		r.Error = err.Error()
+		a.closed(t, r)
+		over()
+		return
+	}
 	t.cut = joined.Cut
 	open.add(t, a, set)
 	ended := make(chan struct{})

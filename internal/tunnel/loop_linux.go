@@ -1,11 +1,12 @@
 package tunnel
 
 import (
+	"errors"
+	"net"
 	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,8 +32,13 @@ type loop struct {
 	again  []*pair // those that have had their turn and are not done
 	over   []func()
 
-	mu    sync.Mutex
-	pairs map[int]*pair // by descriptor
+	mu       sync.Mutex
+	watchers map[int]watcher // by descriptor
+}
+
+// watcher is told what happens to its sockets.
+type watcher interface {
+	turn(l *loop, fd int, events uint32)
 }
 
 var (
@@ -65,7 +71,7 @@ func newLoop() (*loop, func(), error) {
 		unix.Close(fd)
 		return nil, nil, err
 	}
-	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), pairs: make(map[int]*pair)}
+	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), watchers: make(map[int]watcher)}
 	raw, err := l.file.SyscallConn()
 	if err != nil {
 		l.file.Close()
@@ -88,19 +94,19 @@ func nextLoop() *loop {
 // poller is edge-triggered, too.
 func (l *loop) run(uintptr) (done bool) {
 	for {
-		n, err := unix.EpollWait(l.epoll, l.events[:], 0)
+		n, err := epollNow(l.epoll, l.events[:])
 		if err != nil && err != unix.EINTR {
 			panic(os.NewSyscallError("epoll_wait", err)) // only with a wrong argument
 		}
 		again := l.again
 		l.again = nil
-		for _, e := range l.events[:max(n, 0)] {
-			if p := l.pair(int(e.Fd)); p != nil {
-				l.serve(p, int(e.Fd), e.Events)
+		for _, e := range l.events[:n] {
+			if w := l.watcher(int(e.Fd)); w != nil {
+				w.turn(l, int(e.Fd), e.Events)
 			}
 		}
 		for _, p := range again {
-			l.serve(p, -1, 0)
+			p.turn(l, -1, 0)
 		}
 		if len(l.over) > 0 {
 			// Whatever is to be done at the end, such as writing a log, may block.
@@ -117,68 +123,44 @@ func (l *loop) run(uintptr) (done bool) {
 	}
 }
 
-// serve lets a tunnel have its turn after an event at one of its sockets.
-func (l *loop) serve(p *pair, fd int, events uint32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	defer func() {
-		if p.closed && !p.told {
-			p.told = true
-			l.over = append(l.over, p.tell)
-		}
-	}()
-	defer p.recoverPanic()
-	if p.note(fd, events); p.carry(l.buf[:]) {
-		l.again = append(l.again, p)
-	}
-}
-
-func (l *loop) pair(fd int) *pair {
+func (l *loop) watcher(fd int) watcher {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pairs[fd]
+	return l.watchers[fd]
 }
 
-// add begins to watch a socket. That it takes bytes is not watched before it
-// has refused some: every new socket would be an event otherwise.
-func (l *loop) add(fd int, p *pair) error {
+// watch begins to watch a socket (EPOLL_CTL_ADD), or tells another watcher of it (EPOLL_CTL_MOD), who is told
+// anew of what has happened. Space is only watched for if it is asked for: every new socket has some, which
+// would be an event.
+func (l *loop) watch(fd int, w watcher, op int, space uint32) error {
 	l.mu.Lock()
-	l.pairs[fd] = p
+	l.watchers[fd] = w
 	l.mu.Unlock()
-	return l.control(unix.EPOLL_CTL_ADD, fd, 0)
-}
-
-func (l *loop) watchSpace(fd int) error { return l.control(unix.EPOLL_CTL_MOD, fd, unix.EPOLLOUT) }
-
-func (l *loop) control(op, fd int, more uint32) error {
-	e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET | more, Fd: int32(fd)}
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.epoll, op, fd, &e))
+	events := unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET | space
+	return os.NewSyscallError("epoll_ctl", epollControl(l.epoll, op, fd, events))
 }
 
 // forget stops watching a socket, which must be closed next: that is what takes
 // it out of epoll. Its number may be another socket's at once.
 func (l *loop) forget(fd int) {
 	l.mu.Lock()
-	delete(l.pairs, fd)
+	delete(l.watchers, fd)
 	l.mu.Unlock()
 }
 
-// takeFD returns a descriptor of a connection that is nobody else's, and closes
-// the connection, of which the peer does not hear.
-func takeFD(c syscall.Conn) (int, error) {
-	raw, err := c.SyscallConn()
+// dup returns a descriptor of a connection for a loop. Once the connection is closed, of which its peer does not
+// hear, it is the only one.
+func dup(c *net.TCPConn) (int, error) {
+	rc, err := c.SyscallConn()
 	if err != nil {
 		return -1, err
 	}
 	fd, dupErr := -1, error(nil)
-	err = raw.Control(func(was uintptr) {
-		fd, dupErr = unix.FcntlInt(was, unix.F_DUPFD_CLOEXEC, 0)
+	err = rc.Control(func(was uintptr) {
+		fd, dupErr = raw(unix.SYS_FCNTL, was, unix.F_DUPFD_CLOEXEC, 0)
 	})
-	if err == nil {
-		err = dupErr
-	}
-	if err != nil {
-		return -1, err
+	if err = errors.Join(err, dupErr); err != nil {
+		return -1, os.NewSyscallError("fcntl", err)
 	}
 	return fd, nil
 }

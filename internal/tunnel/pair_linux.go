@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,12 +23,8 @@ const (
 	fillsMax = 8
 )
 
-// The two sockets of a pair, and the two streams by where they begin.
-const (
-	client = iota
-	upstream
-)
-
+// sideNames are of the two sockets of a pair: the client's is the first. So it is with the two streams, by where
+// they begin.
 var sideNames = [2]string{"client", "upstream"}
 
 // pair is the sockets of a tunnel that a loop carries.
@@ -45,6 +42,7 @@ type pair struct {
 
 type socket struct {
 	fd       int
+	op       int  // how the loop comes to watch it
 	readable bool // perhaps
 	ending   bool // its peer has said all it had to say, or is gone
 	full     bool // takes no more bytes for now
@@ -60,33 +58,42 @@ type stream struct {
 	ended bool
 }
 
-// newPair takes two bare TCP connections over. It returns nil if they are not, or
-// if there is no descriptor to be had.
-func newPair(t *Tunnel, c, u net.Conn) *pair {
-	tcp1, ok1 := c.(*net.TCPConn)
-	tcp2, ok2 := u.(*net.TCPConn)
-	if !ok1 || !ok2 {
+// newPair takes over what connects to the client, a bare TCP connection, and to the upstream. It returns nil,
+// and has taken nothing, if it is none or if there is no descriptor to be had.
+func newPair(t *Tunnel, client net.Conn, up *Socket) *pair {
+	tcp, ok := client.(*net.TCPConn)
+	if !ok {
 		return nil
 	}
-	p := &pair{t: t, l: nextLoop()}
-	if p.l == nil {
+	fd, err := dup(tcp)
+	if err != nil {
 		return nil
 	}
-	for i, tcp := range []*net.TCPConn{tcp1, tcp2} {
-		fd, err := takeFD(tcp)
-		if err != nil {
-			if i == upstream {
-				unix.Close(p.sockets[client].fd)
-			}
-			return nil
-		}
-		p.sockets[i].fd = fd
+	tcp.Close()
+	p := &pair{t: t, l: up.l}
+	p.sockets[0] = socket{fd: fd, op: unix.EPOLL_CTL_ADD}
+	p.sockets[1] = socket{fd: up.release(), op: unix.EPOLL_CTL_ADD}
+	if up.woken != nil {
+		p.sockets[1].op = unix.EPOLL_CTL_MOD
 	}
-	tcp1.Close()
-	tcp2.Close()
-	p.streams[client] = stream{moved: &t.moved.In, stock: stock()}
-	p.streams[upstream] = stream{moved: &t.moved.Out, stock: stock()}
+	p.streams[0] = stream{moved: &t.moved.In, stock: stock()}
+	p.streams[1] = stream{moved: &t.moved.Out, stock: stock()}
 	return p
+}
+
+// bare returns a second descriptor of a connection of package net, nil if it is not a bare TCP connection or if
+// there is none to be had.
+func bare(c net.Conn) *Socket {
+	tcp, ok := c.(*net.TCPConn)
+	l := nextLoop()
+	if !ok || l == nil {
+		return nil
+	}
+	fd, err := dup(tcp)
+	if err != nil {
+		return nil
+	}
+	return &Socket{fd: fd, l: l}
 }
 
 // start hands the pair to its loop.
@@ -98,11 +105,28 @@ func (p *pair) start() {
 		if p.closed {
 			break
 		}
-		if err := p.l.add(p.sockets[i].fd, p); err != nil {
+		if err := p.l.watch(p.sockets[i].fd, p, p.sockets[i].op, 0); err != nil {
 			p.abort(i, err)
 		}
 	}
 	p.tellIfClosed()
+}
+
+// turn implements watcher: it lets the tunnel have its turn after an event at one of its sockets.
+func (p *pair) turn(l *loop, fd int, events uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.note(fd, events)
+	if p.carry(l.buf[:]) {
+		l.again = append(l.again, p)
+	}
+	if p.closed && !p.told {
+		p.told = true
+		l.over = append(l.over, p.tell)
+	}
 }
 
 // end closes both sockets.
@@ -118,11 +142,23 @@ func (p *pair) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed {
-		p.resetOnClose(client)
-		p.resetOnClose(upstream)
+		p.resetOnClose(0)
+		p.resetOnClose(1)
 		p.close()
 	}
 	p.tellIfClosed()
+}
+
+// keepAlive has the upstream probed. The client is by package net, which accepted it.
+func (p *pair) keepAlive() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	fd := p.sockets[1].fd
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(KeepAliveIdle/time.Second))
+	setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 }
 
 // tellIfClosed has done called by a goroutine of its own. The caller holds mu.
@@ -150,7 +186,7 @@ func (p *pair) close() {
 	for i := range p.sockets {
 		p.streams[i].release()
 		p.l.forget(p.sockets[i].fd)
-		unix.Close(p.sockets[i].fd)
+		closeFD(p.sockets[i].fd)
 	}
 }
 
@@ -173,12 +209,13 @@ func (p *pair) note(fd int, events uint32) {
 	}
 }
 
-// carry moves what can be moved. It reports whether there is more.
+// carry moves what can be moved. It reports whether there is more. A panic ends this tunnel, and only this.
 func (p *pair) carry(buf []byte) (more bool) {
+	defer p.recoverPanic()
 	for from := range p.streams {
 		more = p.move(from, buf) || more
 	}
-	return more && !p.closed
+	return more
 }
 
 // move does so for one direction.
@@ -195,7 +232,7 @@ func (p *pair) move(from int, buf []byte) (more bool) {
 		var n int
 		var err error
 		if st.small < smallTotal {
-			if n, err = retry(func() (int, error) { return unix.Read(src.fd, buf) }); err == nil && n > 0 {
+			if n, err = read(src.fd, buf); err == nil && n > 0 {
 				st.small += n
 				src.readable = n == len(buf) || src.ending
 				p.give(from, dst, buf[:n])
@@ -225,7 +262,7 @@ func (p *pair) move(from int, buf []byte) (more bool) {
 
 // give writes bytes that were read, and holds those that are not taken.
 func (p *pair) give(from int, dst *socket, b []byte) {
-	n, err := retry(func() (int, error) { return unix.Write(dst.fd, b) })
+	n, err := write(dst.fd, b)
 	if err != nil && err != unix.EAGAIN {
 		p.abort(1-from, os.NewSyscallError("write", err))
 		return
@@ -252,7 +289,7 @@ func (p *pair) drain(from int) (empty bool) {
 			dst.full = true
 			if !dst.watched {
 				dst.watched = true
-				if err := p.l.watchSpace(dst.fd); err != nil {
+				if err := p.l.watch(dst.fd, p, unix.EPOLL_CTL_MOD, unix.EPOLLOUT); err != nil {
 					p.abort(1-from, err)
 				}
 			}
@@ -277,7 +314,7 @@ func (p *pair) finish(from int) {
 		p.close() // says the same
 		return
 	}
-	unix.Shutdown(p.sockets[1-from].fd, unix.SHUT_WR)
+	shutdownWrite(p.sockets[1-from].fd)
 	p.t.idle.halfClosed()
 }
 

@@ -14,11 +14,15 @@ func PipeDescriptors() int { return 0 }
 // pair is two sockets that a loop carries. There are no loops here.
 type pair struct{}
 
-func newPair(*Tunnel, net.Conn, net.Conn) *pair { return nil }
+func newPair(*Tunnel, net.Conn, *Socket) *pair { return nil }
+
+func bare(net.Conn) *Socket { return nil }
 
 func (*pair) start() {}
 func (*pair) reset() {}
 func (*pair) end()   {}
+
+func (*pair) keepAlive() {}
 
 // transfer copies src to dst until src ends.
 func transfer(src, dst net.Conn, moved *atomic.Int64) (readErr, writeErr error) {

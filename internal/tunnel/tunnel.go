@@ -81,21 +81,45 @@ type Tunnel struct {
 // New takes two connections over: nobody else may use them again, though closing them does no harm. Their
 // deadlines do not hold any more. Start must follow.
 func New(client, upstream net.Conn, o Options) *Tunnel {
-	t := &Tunnel{
-		client:   side{client, "client"},
-		upstream: side{upstream, "upstream"},
-		options:  o,
-		moved:    o.Counters,
+	t := newTunnel(o)
+	if s := bare(upstream); s != nil {
+		if t.pair = newPair(t, client, s); t.pair != nil {
+			upstream.Close()
+			return t
+		}
+		s.Close()
 	}
+	t.join(client, upstream)
+	return t
+}
+
+// Join is New for an upstream that Connect connected to.
+func Join(client net.Conn, upstream *Socket, o Options) (*Tunnel, error) {
+	t := newTunnel(o)
+	if t.pair = newPair(t, client, upstream); t.pair != nil {
+		return t, nil
+	}
+	c, err := upstream.conn()
+	if err != nil {
+		return nil, err
+	}
+	t.join(client, c)
+	return t, nil
+}
+
+func newTunnel(o Options) *Tunnel {
+	t := &Tunnel{options: o, moved: o.Counters}
 	if t.moved == nil {
 		t.moved = new(Counters)
 	}
-	if t.pair = newPair(t, client, upstream); t.pair == nil {
-		// A deadline for the first bytes is the caller's, and over.
-		client.SetDeadline(time.Time{})
-		upstream.SetDeadline(time.Time{})
-	}
 	return t
+}
+
+// join has goroutines carry the tunnel. A deadline for the first bytes was the caller's, and is over.
+func (t *Tunnel) join(client, upstream net.Conn) {
+	client.SetDeadline(time.Time{})
+	upstream.SetDeadline(time.Time{})
+	t.client, t.upstream = side{client, "client"}, side{upstream, "upstream"}
 }
 
 // Start copies between both connections until both directions have ended, then closes them and calls done,
@@ -211,6 +235,13 @@ func (t *Tunnel) finish(dst side) {
 		c.CloseWrite()
 	}
 	t.idle.halfClosed()
+}
+
+// keepAlive turns the probes on that a connection of package net has had from its beginning.
+func (t *Tunnel) keepAlive() {
+	if t.pair != nil {
+		t.pair.keepAlive()
+	}
 }
 
 // ended counts a stream that has ended and reports whether it was the last.
