@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -135,7 +136,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		dial:     a.dialer.Dial,
 		idle:     time.Duration(a.IdleTimeout),
 		waiting:  idleFor(descriptorLimit()),
-		panicked: func(p any) { a.panicked("panic while dialling", p) },
+		panicked: func(p any) { a.panicked("panic while dialling", p, debug.Stack()) },
 	}
 
 	// The listeners are other apps'. This event comes when all are up.

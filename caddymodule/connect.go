@@ -18,13 +18,13 @@ import (
 // success. What then comes first must be a ClientHello for the very name: a tunnel could lead to any other
 // site of the same servers otherwise, or to a proxy that takes CONNECT in turn.
 func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *record, t target, sel policy.Selection, set *policy.Set) {
-	up, err := h.app.dialer.Dial(context.WithoutCancel(r.Context()), t.name, t.port, sel.Lifts)
+	up, err := h.app.dialer.DialSocket(context.WithoutCancel(r.Context()), t.name, t.port, sel.Lifts)
 	if err != nil {
 		h.deny(w, r, rec, upstream.Reason(err), err)
 		return
 	}
 	defer up.Close()
-	rec.Upstream = addrPortOf(up.RemoteAddr())
+	rec.Upstream = up.RemoteAddr()
 
 	client, early, err := takeOver(w, r)
 	if err != nil {
@@ -44,16 +44,17 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 		}
 	}
 	h.app.decided(rec)
-	opened := rec.opened(t.name, func() { resetAll(client, up) })
 	if err == nil {
 		_, err = up.Write(first)
 	}
-	if err == nil {
-		h.app.tunnel(opened, set, rec, client, up)
-	} else {
+	if err != nil {
 		rec.Error = err.Error()
+		h.app.closed(rec.opened(t.name, nil), rec)
+	} else {
+		over := make(chan struct{})
+		h.app.tunnel(t.name, set, rec, client, up, func() { close(over) })
+		<-over
 	}
-	h.app.closed(opened, rec)
 	if s, ok := client.(*streamConn); ok && s.broken.Load() {
 		panic(http.ErrAbortHandler) // resets the stream
 	}

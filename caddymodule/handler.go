@@ -78,10 +78,10 @@ func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 	defer func() {
 		// A panic here would end the process, and with it everybody's tunnels.
 		if p := recover(); p != nil {
-			h.app.panicked("panic in connection handler", p)
+			h.app.panicked("panic in connection handler", p, debug.Stack())
 		}
 	}()
-	r := record{listener: h.Policy, start: time.Now()}
+	r := &record{listener: h.Policy, start: time.Now()}
 	r.Layer, r.Client, r.Port = decision.TLS, addrOf(cx.RemoteAddr()), h.UpstreamPort
 	if r.Port == 0 {
 		r.Port = portOf(cx.LocalAddr())
@@ -93,19 +93,25 @@ func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 	if !open.acquire(h.app.MaxTunnels) {
 		err := h.app.limitError()
 		r.Error = err.Error()
-		p.refuse(&r, policy.ReasonLimit, nil) // before it is logged: the descriptor is needed
-		h.app.denied(&r, policy.ReasonLimit, err)
+		p.refuse(r, policy.ReasonLimit, nil) // before it is logged: the descriptor is needed
+		h.app.denied(r, policy.ReasonLimit, err)
 		return nil
 	}
-	defer open.release()
-	h.handle(cx, &r, p)
+	var held place
+	goesOn := false
+	defer func() {
+		if !goesOn {
+			held.release()
+		}
+	}()
+	goesOn = h.handle(cx, r, p, held.release)
 	return nil
 }
 
 // panicked counts and logs a panic that was recovered from.
-func (a *App) panicked(message string, p any) {
+func (a *App) panicked(message string, p any, stack []byte) {
 	a.metrics.panics.Inc()
-	a.log.Error(message, zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+	a.log.Error(message, zap.Any("panic", p), zap.ByteString("stack", stack))
 }
 
 // growStack has the goroutine's stack grown to what dialling needs. In steps, and with many frames to be
@@ -117,7 +123,8 @@ func growStack() byte {
 	return space[len(space)-1]
 }
 
-func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble) {
+// handle decides on a connection. It reports whether a tunnel goes on, at whose end release is called.
+func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble, release func()) (goesOn bool) {
 	buf := helloBuffers.Get().(*[]byte)
 	defer func() {
 		if buf != nil {
@@ -127,7 +134,7 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble) {
 	cx.SetReadDeadline(r.start.Add(time.Duration(h.app.HelloTimeout)))
 	name, read, err := p.hello(*buf)
 	if errors.Is(err, errSilent) {
-		return // a health check, or a client that changed its mind: nobody was denied
+		return false // a health check, or a client that changed its mind: nobody was denied
 	}
 	deny := func(reason policy.Reason, err error) {
 		h.app.denied(r, reason, err)
@@ -136,12 +143,12 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble) {
 	r.Name = name
 	if err != nil {
 		deny(helloReason(err), err)
-		return
+		return false
 	}
 	n, err := policy.ParseName(name)
 	if err != nil {
 		deny(policy.ReasonBadName, err)
-		return
+		return false
 	}
 	r.Name = n.String()
 
@@ -149,19 +156,19 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble) {
 	if !r.Decision.Verdict.Admits() {
 		h.app.decided(r)
 		p.refuse(r, r.Decision.Reason, read)
-		return
+		return false
 	}
 
-	up, err := h.app.dialer.Dial(context.Background(), n, r.Port, sel.Lifts)
+	up, err := h.app.dialer.DialSocket(context.Background(), n, r.Port, sel.Lifts)
 	if err != nil {
 		deny(upstream.Reason(err), err)
-		return
+		return false
 	}
-	defer up.Close()
-	r.Upstream = up.RemoteAddr().(*net.TCPAddr).AddrPort()
+	defer up.Close() // unless it is the tunnel's by then
+	r.Upstream = up.RemoteAddr()
 	if err := p.upstream(up); err != nil {
 		deny(policy.ReasonUpstreamNoTLS, err)
-		return
+		return false
 	}
 	h.app.decided(r)
 
@@ -173,22 +180,49 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble) {
 	helloBuffers.Put(buf)
 	buf = nil
 
-	t := r.opened(n, func() { resetAll(cx.Conn, up) })
-	if err == nil {
-		h.app.tunnel(t, set, r, cx.Conn, up)
-	} else {
+	if err != nil {
 		r.Error = err.Error()
+		h.app.closed(r.opened(n, nil), r)
+		return false
 	}
-	h.app.closed(t, r)
+	h.app.tunnel(n, set, r, cx.Conn, up, release)
+	return true
 }
 
-// tunnel runs an admitted tunnel and keeps it known while it is open.
-func (a *App) tunnel(t *openTunnel, set *policy.Set, r *record, client, up net.Conn) {
+// tunnel runs an admitted tunnel, which takes both connections over, keeps it known while it is open, and
+// records its end. It returns at once where the tunnel has no more need of this goroutine: an idle one then
+// costs the memory of an openTunnel and a record. over is called at the end.
+func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, client net.Conn, up *tunnel.Socket, over func()) {
+	t := r.opened(n, nil)
+	joined, err := tunnel.Join(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
+	if err != nil {
+		r.Error = err.Error()
+		a.closed(t, r)
+		over()
+		return
+	}
+	t.cut = joined.Cut
 	open.add(t, a, set)
-	defer open.remove(t)
-	res := tunnel.Run(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
-	if res.Err != nil {
-		r.Error = res.Err.Error()
+	ended := make(chan struct{})
+	joined.Start(func(res tunnel.Result) {
+		defer close(ended)
+		defer over()
+		defer func() {
+			if p := recover(); p != nil {
+				a.panicked("panic at the end of a tunnel", p, debug.Stack())
+			}
+		}()
+		open.remove(t)
+		if res.Err != nil {
+			r.Error = res.Err.Error()
+		}
+		if p, ok := errors.AsType[*tunnel.Panic](res.Err); ok {
+			a.panicked("panic in a tunnel", p.Value, p.Stack)
+		}
+		a.closed(t, r)
+	})
+	if !joined.Detached() {
+		<-ended
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime/debug"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -178,7 +179,7 @@ func (h *HTTPHandler) countPanic() {
 	case http.ErrAbortHandler:
 		panic(p)
 	default:
-		h.app.panicked("panic in request handler", p)
+		h.app.panicked("panic in request handler", p, debug.Stack())
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -22,6 +23,7 @@ import (
 	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 	"github.com/sandboxallow/sandboxallow/internal/postgres"
+	"github.com/sandboxallow/sandboxallow/internal/tunnel"
 )
 
 const protocolPostgres = "postgres"
@@ -108,16 +110,17 @@ func (p *postgresPreamble) readFirst(buf []byte) (first postgres.First, n int, e
 
 // upstream has the server take up TLS, in the way the client has: a server that does not know direct TLS yet
 // is not asked for the other.
-func (p *postgresPreamble) upstream(up *net.TCPConn) error {
+func (p *postgresPreamble) upstream(up *tunnel.Socket) error {
 	if p.direct {
 		return nil
 	}
-	up.SetDeadline(time.Now().Add(time.Duration(p.app.DialTimeout)))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(p.app.DialTimeout))
+	defer cancel()
 	if _, err := up.Write(postgres.AppendSSLRequest(nil)); err != nil {
 		return fmt.Errorf("asking the server for TLS: %w", err)
 	}
 	var answer [2]byte // one more than may come
-	n, err := up.Read(answer[:])
+	n, err := up.Read(ctx, answer[:])
 	switch {
 	case err != nil:
 		return fmt.Errorf("asking the server for TLS: %w", err)
@@ -126,7 +129,7 @@ func (p *postgresPreamble) upstream(up *net.TCPConn) error {
 	case n > 1:
 		return errors.New("the server sends more than an octet before TLS")
 	}
-	return up.SetDeadline(time.Time{})
+	return nil
 }
 
 // refuse has the client's own program say why, wherever that can be done: by an ErrorResponse, within TLS if the

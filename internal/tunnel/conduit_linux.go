@@ -40,12 +40,13 @@ type conduit struct {
 // fill moves bytes from a socket into the conduit, which must be empty. It
 // returns 0 at the end of the stream, and EAGAIN when there is nothing to read.
 func (c *conduit) fill(fd int) (int, error) {
-	n, err := retry(func() (int, error) {
-		if c.buf != nil {
-			return unix.Read(fd, c.buf[:])
-		}
-		return splice(fd, c.w, spliceMax)
-	})
+	var n int
+	var err error
+	if c.buf != nil {
+		n, err = read(fd, c.buf[:])
+	} else {
+		n, err = splice(fd, c.w, spliceMax)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -55,12 +56,13 @@ func (c *conduit) fill(fd int) (int, error) {
 
 // drain moves held bytes into a socket. It returns EAGAIN when that takes none.
 func (c *conduit) drain(fd int) (int, error) {
-	n, err := retry(func() (int, error) {
-		if c.buf != nil {
-			return unix.Write(fd, c.buf[c.off:c.off+c.held])
-		}
-		return splice(c.r, fd, c.held)
-	})
+	var n int
+	var err error
+	if c.buf != nil {
+		n, err = write(fd, c.buf[c.off:c.off+c.held])
+	} else {
+		n, err = splice(c.r, fd, c.held)
+	}
 	if err == nil && n == 0 {
 		err = io.ErrNoProgress // never seen, and it would make a busy loop
 	}
@@ -70,20 +72,6 @@ func (c *conduit) drain(fd int) (int, error) {
 	c.off += n
 	c.held -= n
 	return n, nil
-}
-
-func splice(from, to, n int) (int, error) {
-	moved, err := unix.Splice(from, nil, to, nil, n, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
-	return int(moved), err
-}
-
-// retry repeats a system call that a signal interrupted.
-func retry(call func() (int, error)) (n int, err error) {
-	for {
-		if n, err = call(); err != unix.EINTR {
-			return n, err
-		}
-	}
 }
 
 // conduits lends conduits to those who have bytes to move.

@@ -5,6 +5,15 @@ import (
 	"time"
 )
 
+// KeepAliveIdle is how long nothing moves before the upstream is probed: that
+// finds out about peers that vanished, and keeps the tunnel in the tables of
+// every NAT on the way while a model thinks.
+const KeepAliveIdle = time.Minute
+
+// young is how long a Socket goes without probes, which most do not live to see.
+// The rest of KeepAliveIdle is for them to begin in time.
+const young = KeepAliveIdle / 2
+
 // looks is how many times within its limit an idle tunnel is looked at.
 const looks = 4
 
@@ -12,7 +21,7 @@ const looks = 4
 // and then, so that no chunk has to have its time taken: hence the quarter by
 // which it may be late.
 type idle struct {
-	t *tunnel
+	t *Tunnel
 
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -21,15 +30,19 @@ type idle struct {
 	half    time.Duration // limit from halfClosed on; 0: none
 	seen    int64         // bytes that had moved at the last look
 	quiet   int           // looks since then that saw no more
+	probed  bool          // keep-alive probes are on
 }
 
 // start begins to watch t.
-func (i *idle) start(t *tunnel, o Options) {
+func (i *idle) start(t *Tunnel, o Options) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.t = t
 	i.half = limit(o.HalfClosedIdle, DefaultHalfClosedIdle)
 	i.arm(limit(o.Idle, DefaultIdle))
+	if i.timer == nil && !i.stopped {
+		i.timer = time.AfterFunc(young, i.look)
+	}
 }
 
 // halfClosed goes over to the limit for tunnels with one direction left.
@@ -57,7 +70,7 @@ func (i *idle) arm(d time.Duration) {
 	switch {
 	case d == 0 || i.stopped:
 	case i.timer == nil:
-		i.timer = time.AfterFunc(i.pause(), i.look)
+		i.timer = time.AfterFunc(min(i.pause(), young), i.look)
 	default:
 		i.timer.Reset(i.pause())
 	}
@@ -69,11 +82,29 @@ func (i *idle) pause() time.Duration {
 	return max(i.limit/looks, time.Millisecond)
 }
 
-// look ends the tunnel if nothing has moved for the whole limit.
+// look ends the tunnel if nothing has moved for the whole limit. The first look,
+// which is an early one, only has the probes begin.
 func (i *idle) look() {
+	if i.first() {
+		i.t.keepAlive()
+		return
+	}
 	if i.expired() && i.t.stop(ErrIdle) {
 		i.t.end()
 	}
+}
+
+func (i *idle) first() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.probed || i.stopped {
+		return false
+	}
+	i.probed = true
+	if i.limit > 0 {
+		i.timer.Reset(i.pause())
+	}
+	return true
 }
 
 func (i *idle) expired() bool {

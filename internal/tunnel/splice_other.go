@@ -11,6 +11,19 @@ import (
 // together hold at most. There are none without splice(2).
 func PipeDescriptors() int { return 0 }
 
+// pair is two sockets that a loop carries. There are no loops here.
+type pair struct{}
+
+func newPair(*Tunnel, net.Conn, *Socket) *pair { return nil }
+
+func bare(net.Conn) *Socket { return nil }
+
+func (*pair) start() {}
+func (*pair) reset() {}
+func (*pair) end()   {}
+
+func (*pair) keepAlive() {}
+
 // transfer copies src to dst until src ends.
 func transfer(src, dst net.Conn, moved *atomic.Int64) (readErr, writeErr error) {
 	return copyThrough(src, dst, moved)

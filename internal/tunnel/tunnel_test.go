@@ -66,35 +66,46 @@ func connect(t testing.TB) (near, far *net.TCPConn) {
 
 // running is a tunnel and the peers at its two ends.
 type running struct {
+	*Tunnel
 	client, upstream *net.TCPConn // the peers
-	near             [2]net.Conn  // what Run was given
 	result           chan Result
 }
 
 func start(t testing.TB, wrap func(*net.TCPConn) net.Conn, o Options) *running {
 	t.Helper()
+	return startSized(t, wrap, o, 0)
+}
+
+// startSized has all sockets have buffers of so many bytes, unless it is 0.
+func startSized(t testing.TB, wrap func(*net.TCPConn) net.Conn, o Options, size int) *running {
+	t.Helper()
 	nearClient, client := connect(t)
 	nearUpstream, upstream := connect(t)
+	if size > 0 {
+		for _, c := range []*net.TCPConn{client, upstream, nearClient, nearUpstream} {
+			c.SetReadBuffer(size)
+			c.SetWriteBuffer(size)
+		}
+	}
 	deadline := time.Now().Add(wait)
 	client.SetDeadline(deadline)
 	upstream.SetDeadline(deadline)
 	r := &running{
+		Tunnel: New(wrap(nearClient), wrap(nearUpstream), o),
 		client: client, upstream: upstream,
-		near:   [2]net.Conn{wrap(nearClient), wrap(nearUpstream)},
-		result: make(chan Result, 1),
+		result: make(chan Result, 2), // done is called once, but a test sees a second time too
 	}
-	go func() { r.result <- Run(r.near[0], r.near[1], o) }()
+	r.Start(func(res Result) { r.result <- res })
 	t.Cleanup(func() {
 		client.Close()
 		upstream.Close()
-		nearClient.Close()
-		nearUpstream.Close()
+		r.Cut()
 	})
 	return r
 }
 
-// end waits for Run to return.
-func (r *running) end(t testing.TB) Result {
+// over waits for the end of the tunnel.
+func (r *running) over(t testing.TB) Result {
 	t.Helper()
 	select {
 	case res := <-r.result:
@@ -178,7 +189,7 @@ func TestBytes(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d,%d", k.name, size[0], size[1]), func(t *testing.T) {
 				r := start(t, k.wrap, Options{})
 				exchange(t, r, byte(i), size[0], size[1])
-				got, want := r.end(t), Result{In: int64(size[0]), Out: int64(size[1])}
+				got, want := r.over(t), Result{In: int64(size[0]), Out: int64(size[1])}
 				if got != want {
 					t.Errorf("got %+v, want %+v", got, want)
 				}
@@ -199,7 +210,7 @@ func TestCounters(t *testing.T) {
 			})
 			r.client.Close()
 			r.upstream.Close()
-			if got, want := r.end(t), (Result{In: 4, Out: 6}); got != want {
+			if got, want := r.over(t), (Result{In: 4, Out: 6}); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
@@ -221,7 +232,7 @@ func TestHalfClose(t *testing.T) {
 				say(t, b, a, "the answer, after the end of the question")
 				b.CloseWrite()
 				ends(t, a)
-				if res := r.end(t); res.Err != nil {
+				if res := r.over(t); res.Err != nil {
 					t.Error(res.Err)
 				}
 			})
@@ -257,7 +268,7 @@ func TestReset(t *testing.T) {
 					t.Errorf("bytes before the reset: %v", err)
 				}
 				wasReset(t, r.client)
-				if res := r.end(t); !errors.Is(res.Err, syscall.ECONNRESET) || !strings.HasPrefix(res.Err.Error(), "upstream: ") {
+				if res := r.over(t); !errors.Is(res.Err, syscall.ECONNRESET) || !strings.HasPrefix(res.Err.Error(), "upstream: ") {
 					t.Errorf("got %v, want a reset of the upstream", res.Err)
 				}
 			})
@@ -266,7 +277,7 @@ func TestReset(t *testing.T) {
 				say(t, r.client, r.upstream, "hello")
 				reset(r.client)
 				wasReset(t, r.upstream)
-				if res := r.end(t); !errors.Is(res.Err, syscall.ECONNRESET) || !strings.HasPrefix(res.Err.Error(), "client: ") {
+				if res := r.over(t); !errors.Is(res.Err, syscall.ECONNRESET) || !strings.HasPrefix(res.Err.Error(), "client: ") {
 					t.Errorf("got %v, want a reset of the client", res.Err)
 				}
 			})
@@ -280,7 +291,7 @@ func TestReset(t *testing.T) {
 					_, err := r.client.Write([]byte("x"))
 					return err != nil
 				})
-				if res := r.end(t); !lost(res.Err) {
+				if res := r.over(t); !lost(res.Err) {
 					t.Errorf("got %v, want a lost connection", res.Err)
 				}
 			})
@@ -288,18 +299,52 @@ func TestReset(t *testing.T) {
 	}
 }
 
-func TestClosedFromOutside(t *testing.T) {
+func TestCut(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			r := start(t, k.wrap, Options{})
-			say(t, r.client, r.upstream, "hello")
-			r.near[0].Close()
-			r.near[1].Close()
-			if res := r.end(t); !errors.Is(res.Err, net.ErrClosed) {
-				t.Errorf("got %v, want %v", res.Err, net.ErrClosed)
-			}
-			ends(t, r.client)
-			ends(t, r.upstream)
+			t.Run("while it runs", func(t *testing.T) {
+				r := start(t, k.wrap, Options{})
+				say(t, r.client, r.upstream, "hello")
+				r.Cut()
+				r.Cut()
+				if res := r.over(t); !errors.Is(res.Err, net.ErrClosed) {
+					t.Errorf("got %v, want %v", res.Err, net.ErrClosed)
+				}
+				wasReset(t, r.client)
+				wasReset(t, r.upstream)
+			})
+			t.Run("before it starts", func(t *testing.T) {
+				nearClient, client := connect(t)
+				nearUpstream, upstream := connect(t)
+				tun := New(k.wrap(nearClient), k.wrap(nearUpstream), Options{})
+				tun.Cut()
+				over := make(chan Result, 1)
+				tun.Start(func(res Result) { over <- res })
+				select {
+				case res := <-over:
+					if !errors.Is(res.Err, net.ErrClosed) {
+						t.Errorf("got %v, want %v", res.Err, net.ErrClosed)
+					}
+				case <-time.After(wait):
+					t.Fatal("tunnel has not ended")
+				}
+				wasReset(t, client)
+				wasReset(t, upstream)
+			})
+			t.Run("after its end", func(t *testing.T) {
+				r := start(t, k.wrap, Options{})
+				r.client.Close()
+				r.upstream.Close()
+				if res := r.over(t); res.Err != nil {
+					t.Error(res.Err)
+				}
+				r.Cut()
+				select {
+				case res := <-r.result:
+					t.Errorf("ended twice, then with %+v", res)
+				case <-time.After(10 * time.Millisecond):
+				}
+			})
 		})
 	}
 }
@@ -312,7 +357,7 @@ func TestIdle(t *testing.T) {
 			t.Run("dial-049", func(t *testing.T) {
 				began := time.Now()
 				r := start(t, k.wrap, Options{Idle: idle})
-				if res := r.end(t); res.Err != ErrIdle {
+				if res := r.over(t); res.Err != ErrIdle {
 					t.Errorf("got %v, want %v", res.Err, ErrIdle)
 				}
 				if d := time.Since(began); d < idle {
@@ -330,7 +375,7 @@ func TestIdle(t *testing.T) {
 				}
 				r.client.Close()
 				r.upstream.Close()
-				if res := r.end(t); res.Err != nil {
+				if res := r.over(t); res.Err != nil {
 					t.Errorf("a tunnel in use ended with %v", res.Err)
 				}
 			})
@@ -340,7 +385,7 @@ func TestIdle(t *testing.T) {
 				ends(t, r.upstream)
 				say(t, r.upstream, r.client, "hello")
 				r.upstream.Close()
-				if res := r.end(t); res.Err != nil {
+				if res := r.over(t); res.Err != nil {
 					t.Error(res.Err)
 				}
 			})
@@ -362,14 +407,14 @@ func TestIdleDefaults(t *testing.T) {
 		{"none", Options{Idle: -1, HalfClosedIdle: -1}, 0, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tun := &tunnel{moved: new(Counters)}
+			tun := &Tunnel{moved: new(Counters)}
 			tun.idle.start(tun, tc.o)
 			defer tun.idle.stop()
-			if tun.idle.limit != tc.open || (tun.idle.timer != nil) != (tc.open > 0) {
+			if tun.idle.limit != tc.open {
 				t.Errorf("open: got %v, want %v", tun.idle.limit, tc.open)
 			}
 			tun.idle.halfClosed()
-			if tun.idle.limit != tc.halfClosed || (tun.idle.timer != nil) != (tc.halfClosed > 0) {
+			if tun.idle.limit != tc.halfClosed {
 				t.Errorf("half-closed: got %v, want %v", tun.idle.limit, tc.halfClosed)
 			}
 		})
@@ -385,7 +430,7 @@ func TestHalfClosedIdle(t *testing.T) {
 				r := start(t, k.wrap, o)
 				r.upstream.Close()
 				ends(t, r.client) // at once
-				if res := r.end(t); res.Err != ErrIdle {
+				if res := r.over(t); res.Err != ErrIdle {
 					t.Errorf("got %v, want %v", res.Err, ErrIdle)
 				}
 			})
@@ -395,7 +440,7 @@ func TestHalfClosedIdle(t *testing.T) {
 				r := start(t, k.wrap, o)
 				r.client.CloseWrite()
 				ends(t, r.upstream)
-				if res := r.end(t); res.Err != ErrIdle {
+				if res := r.over(t); res.Err != ErrIdle {
 					t.Errorf("got %v, want %v", res.Err, ErrIdle)
 				}
 				ends(t, r.client)
@@ -411,12 +456,7 @@ func TestHalfClosedIdle(t *testing.T) {
 func TestBackPressure(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			r := start(t, k.wrap, Options{})
-			const small = 128 << 10
-			for _, c := range []*net.TCPConn{r.client, r.upstream, bare(r.near[0]), bare(r.near[1])} {
-				c.SetReadBuffer(small)
-				c.SetWriteBuffer(small)
-			}
+			r := startSized(t, k.wrap, Options{}, 128<<10)
 			sent := sha256.New()
 			rnd := newRand('b')
 			chunk := make([]byte, 64<<10)
@@ -440,22 +480,20 @@ func TestBackPressure(t *testing.T) {
 				t.Errorf("received %d bytes and %v, want %d", n, err, total)
 			}
 			r.upstream.Close()
-			if res := r.end(t); res.Err != nil || res.In != total {
+			if res := r.over(t); res.Err != nil || res.In != total {
 				t.Errorf("got %+v, want %d bytes in", res, total)
 			}
 		})
 	}
 }
 
-// Somebody who closes while bytes are stuck gets Run back.
-func TestClosedWhileStuck(t *testing.T) {
+func TestCutWhileStuck(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			r := start(t, k.wrap, Options{})
 			stuff(t, r.client)
-			r.near[0].Close()
-			r.near[1].Close()
-			r.end(t)
+			r.Cut()
+			r.over(t)
 		})
 	}
 }
@@ -468,7 +506,7 @@ func TestMany(t *testing.T) {
 				r := start(t, k.wrap, Options{})
 				wg.Go(func() {
 					exchange(t, r, byte(i), 40_000+i, 150_000-i)
-					if res := r.end(t); res.Err != nil {
+					if res := r.over(t); res.Err != nil {
 						t.Error(res.Err)
 					}
 				})
@@ -487,18 +525,16 @@ func TestPanic(t *testing.T) {
 			nearUpstream, upstream := connect(t)
 			conns := map[string]net.Conn{"client": nearClient, "upstream": nearUpstream}
 			conns[side] = panics{conns[side]}
-			got := make(chan any, 1)
-			go func() {
-				defer func() { got <- recover() }()
-				Run(conns["client"], conns["upstream"], Options{})
-			}()
+			got := make(chan Result, 1)
+			go func() { got <- Run(conns["client"], conns["upstream"], Options{}) }()
 			select {
-			case p := <-got:
-				if !strings.Contains(fmt.Sprint(p), "no reading here") {
-					t.Errorf("recovered %v", p)
+			case res := <-got:
+				var p *Panic
+				if !errors.As(res.Err, &p) || p.Value != "no reading here" || !bytes.Contains(p.Stack, []byte("panics.Read")) {
+					t.Errorf("got %+v, want the panic and its stack", res)
 				}
 			case <-time.After(wait):
-				t.Fatal("no panic to recover")
+				t.Fatal("tunnel has not ended")
 			}
 			for _, c := range []*net.TCPConn{client, upstream} {
 				c.SetDeadline(time.Now().Add(wait))
@@ -565,11 +601,4 @@ func until(t testing.TB, what string, ok func() bool) {
 			t.Fatalf("waited %v until %s", wait, what)
 		}
 	}
-}
-
-func bare(c net.Conn) *net.TCPConn {
-	if w, ok := c.(wrapped); ok {
-		return w.tcp
-	}
-	return c.(*net.TCPConn)
 }

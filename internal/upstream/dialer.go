@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/sandboxallow/sandboxallow/internal/floor"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
+	"github.com/sandboxallow/sandboxallow/internal/tunnel"
 )
 
 const (
@@ -64,28 +66,49 @@ type Dialer struct {
 // The error is a *LookupError or a *DialError; Reason and TimedOut say what to
 // make of it.
 func (d *Dialer) Dial(ctx context.Context, n policy.Name, port uint16, lifts func(netip.Addr) bool) (*net.TCPConn, error) {
+	connect := d.connect
+	return reach(ctx, d, n, port, lifts, func(ctx context.Context, ap netip.AddrPort, f filter) (*net.TCPConn, error) {
+		if connect != nil {
+			return connect(ctx, ap)
+		}
+		return f.connect(ctx, ap)
+	})
+}
+
+// DialSocket is Dial for what will be a tunnel, at less cost.
+func (d *Dialer) DialSocket(ctx context.Context, n policy.Name, port uint16, lifts func(netip.Addr) bool) (*tunnel.Socket, error) {
+	return reach(ctx, d, n, port, lifts, func(ctx context.Context, ap netip.AddrPort, f filter) (*tunnel.Socket, error) {
+		return f.connectSocket(ctx, ap)
+	})
+}
+
+// reach resolves n and makes an attempt at each address that may be dialled.
+func reach[C io.Closer](ctx context.Context, d *Dialer, n policy.Name, port uint16, lifts func(netip.Addr) bool,
+	connect func(context.Context, netip.AddrPort, filter) (C, error)) (conn C, err error) {
 	done := stopwatch(d.ObserveResolve)
 	addrs, err := d.Resolver.Lookup(ctx, n)
 	done()
 	if err != nil {
-		return nil, err
+		return conn, err
 	}
 	f := d.filter(lifts)
 	above, err := f.above(addrs, port)
 	if err != nil {
-		return nil, &DialError{n, err}
+		return conn, &DialError{n, err}
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(d.Timeout, DefaultTimeout))
 	defer cancel()
 	order := d.order(above)
 	done = stopwatch(d.ObserveDial)
-	conn, err := race(ctx, len(order), attemptDelay, func(ctx context.Context, i int) (*net.TCPConn, error) {
-		return d.attempt(ctx, order[i], f)
-	}, func(loser *net.TCPConn) { loser.Close() })
+	conn, err = race(ctx, len(order), attemptDelay, func(ctx context.Context, i int) (C, error) {
+		c, err := connect(ctx, order[i], f)
+		d.learn(order[i], err)
+		return c, err
+	}, func(loser C) { loser.Close() })
 	done()
 	if err != nil {
-		return nil, &DialError{n, err}
+		return conn, &DialError{n, err}
 	}
 	return conn, nil
 }
@@ -117,17 +140,11 @@ func (d *Dialer) order(addrs []netip.AddrPort) []netip.AddrPort {
 	return order
 }
 
-// attempt connects to one address.
-func (d *Dialer) attempt(ctx context.Context, ap netip.AddrPort, f filter) (*net.TCPConn, error) {
-	connect := d.connect
-	if connect == nil {
-		connect = f.connect
-	}
-	conn, err := connect(ctx, ap)
+// learn notes what an attempt says about the families.
+func (d *Dialer) learn(ap netip.AddrPort, err error) {
 	if err != nil && ap.Addr().Is6() && noRoute(err) {
 		d.noIPv6.Store(time.Now().Add(unroutable).UnixNano())
 	}
-	return conn, err
 }
 
 // noRoute reports whether err says that this host has no way to send to the

@@ -30,25 +30,29 @@ func TestDialSockets(t *testing.T) {
 			if _, err := r.Lookup(t.Context(), name(t, "example.com")); err != nil {
 				t.Fatal(err)
 			}
-			began := time.Now()
-			c, err := d.Dial(t.Context(), name(t, "example.com"), live.port, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			if took := time.Since(began); took > tc.within {
-				t.Errorf("took %v, want %v at most", took, tc.within)
-			}
-			if got := netip.MustParseAddrPort(c.RemoteAddr().String()).Addr().String(); got != "127.0.0.3" {
-				t.Errorf("connected to %s", got)
+			for _, w := range ways {
+				began := time.Now()
+				c, to, err := w.dial(t.Context(), d, name(t, "example.com"), live.port, nil)
+				if err != nil {
+					t.Fatalf("%s: %v", w.name, err)
+				}
+				defer c.Close()
+				if took := time.Since(began); took > tc.within {
+					t.Errorf("%s: took %v, want %v at most", w.name, took, tc.within)
+				}
+				if got := to.Addr().String(); got != "127.0.0.3" {
+					t.Errorf("%s: connected to %s", w.name, got)
+				}
 			}
 		})
 	}
 	t.Run("timeout", func(t *testing.T) {
 		r, _ := resolver(t, startDNS(t, zone("example.com. 60 IN A 127.0.0.2")))
 		d := &Dialer{Resolver: r, check: allowAll, Timeout: 200 * time.Millisecond}
-		if _, err := d.Dial(t.Context(), name(t, "example.com"), live.port, nil); !TimedOut(err) {
-			t.Errorf("got %v, want a time-out", err)
+		for _, w := range ways {
+			if _, _, err := w.dial(t.Context(), d, name(t, "example.com"), live.port, nil); !TimedOut(err) {
+				t.Errorf("%s: got %v, want a time-out", w.name, err)
+			}
 		}
 	})
 }

@@ -92,6 +92,27 @@ func dial(t testing.TB, d *Dialer) error {
 	return err
 }
 
+// ways are those in which a Dialer connects: for whoever needs a net.Conn, and for tunnels.
+var ways = []struct {
+	name string
+	dial func(ctx context.Context, d *Dialer, n policy.Name, port uint16, lifts func(netip.Addr) bool) (io.Closer, netip.AddrPort, error)
+}{
+	{"connection", func(ctx context.Context, d *Dialer, n policy.Name, port uint16, lifts func(netip.Addr) bool) (io.Closer, netip.AddrPort, error) {
+		c, err := d.Dial(ctx, n, port, lifts)
+		if err != nil {
+			return nil, netip.AddrPort{}, err
+		}
+		return c, netip.MustParseAddrPort(c.RemoteAddr().String()), nil
+	}},
+	{"socket", func(ctx context.Context, d *Dialer, n policy.Name, port uint16, lifts func(netip.Addr) bool) (io.Closer, netip.AddrPort, error) {
+		s, err := d.DialSocket(ctx, n, port, lifts)
+		if err != nil {
+			return nil, netip.AddrPort{}, err
+		}
+		return s, s.RemoteAddr(), nil
+	}},
+}
+
 func TestDial(t *testing.T) {
 	type hosts = map[string]func(context.Context) error
 	const slow = 2 * time.Second // of a busy machine, where nothing is waited for
@@ -299,29 +320,33 @@ func TestRebinding(t *testing.T) {
 // Whatever the first look said, the floor is asked again with the socket in
 // hand, and nothing is sent if it says no then.
 func TestFloorAtConnect(t *testing.T) {
-	ln := listen(t, "127.0.0.1:0")
-	port := ln.port
-	r, _ := resolver(t, startDNS(t, zone("example.com. 60 IN A 127.0.0.1")))
-	var mu sync.Mutex
-	var asked []netip.AddrPort
-	d := &Dialer{Resolver: r, check: func(ap netip.AddrPort, lifted bool) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if asked = append(asked, ap); len(asked) == 1 {
-			return nil
-		}
-		return &floor.Error{Addr: ap.Addr(), Name: "another by now"}
-	}}
-	_, err := d.Dial(t.Context(), name(t, "example.com"), port, nil)
-	if Reason(err) != policy.ReasonPrivateAddress {
-		t.Errorf("got %v, want %v", err, policy.ReasonPrivateAddress)
-	}
-	ap := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
-	if !slices.Equal(asked, []netip.AddrPort{ap, ap}) {
-		t.Errorf("the floor was asked for %v", asked)
-	}
-	if ln.accepted(t) {
-		t.Error("connected all the same")
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			ln := listen(t, "127.0.0.1:0")
+			port := ln.port
+			r, _ := resolver(t, startDNS(t, zone("example.com. 60 IN A 127.0.0.1")))
+			var mu sync.Mutex
+			var asked []netip.AddrPort
+			d := &Dialer{Resolver: r, check: func(ap netip.AddrPort, lifted bool) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if asked = append(asked, ap); len(asked) == 1 {
+					return nil
+				}
+				return &floor.Error{Addr: ap.Addr(), Name: "another by now"}
+			}}
+			_, _, err := w.dial(t.Context(), d, name(t, "example.com"), port, nil)
+			if Reason(err) != policy.ReasonPrivateAddress {
+				t.Errorf("got %v, want %v", err, policy.ReasonPrivateAddress)
+			}
+			ap := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+			if !slices.Equal(asked, []netip.AddrPort{ap, ap}) {
+				t.Errorf("the floor was asked for %v", asked)
+			}
+			if ln.accepted(t) {
+				t.Error("connected all the same")
+			}
+		})
 	}
 }
 
@@ -331,8 +356,8 @@ func TestOwnAddress(t *testing.T) {
 		ln := listen(t, "127.0.0.1:0")
 		r, _ := resolver(t, startDNS(t, zone("example.com. 60 IN A 127.0.0.1")))
 		d := &Dialer{Resolver: r, Floor: floor.New(nil)}
-		for _, lifts := range []func(netip.Addr) bool{nil, func(netip.Addr) bool { return true }} {
-			_, err := d.Dial(t.Context(), name(t, "example.com"), ln.port, lifts)
+		for i, lifts := range []func(netip.Addr) bool{nil, func(netip.Addr) bool { return true }, nil, func(netip.Addr) bool { return true }} {
+			_, _, err := ways[i/2].dial(t.Context(), d, name(t, "example.com"), ln.port, lifts)
 			if Reason(err) != policy.ReasonPrivateAddress {
 				t.Errorf("got %v, want %v", err, policy.ReasonPrivateAddress)
 			}

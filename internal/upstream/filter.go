@@ -5,13 +5,13 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
-	"time"
+
+	"github.com/sandboxallow/sandboxallow/internal/tunnel"
 )
 
-// keepAlive finds out about peers that vanished, and keeps the tunnel in the
-// tables of every NAT on the way while a model thinks. Interval and count are
-// the system's, which saves two system calls a connection.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: -1, Count: -1}
+// keepAlive is what a tunnel has once it is old enough for it. Interval and count
+// are the system's, which saves two system calls a connection.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: tunnel.KeepAliveIdle, Interval: -1, Count: -1}
 
 // filter is the floor for one connection of one client.
 type filter struct {
@@ -74,4 +74,12 @@ func (f filter) connect(ctx context.Context, ap netip.AddrPort) (*net.TCPConn, e
 		return nil, err
 	}
 	return c.(*net.TCPConn), nil
+}
+
+// connectSocket is connect for a tunnel. Nothing stands between the floor and connect(2): the address is a value.
+func (f filter) connectSocket(ctx context.Context, ap netip.AddrPort) (*tunnel.Socket, error) {
+	if err := f.allows(ap); err != nil {
+		return nil, err
+	}
+	return tunnel.Connect(ctx, ap)
 }

@@ -1,0 +1,209 @@
+package tunnel
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket is a TCP connection to an upstream, as Connect makes it. It is for one
+// goroutine at a time, and for a tunnel to be joined to. Only the descriptor is
+// held: package net asks the kernel for addresses that are known here, and sets
+// options that most tunnels do not live long enough to need.
+type Socket struct {
+	fd     int // -1 once it is closed, or a tunnel has it
+	remote netip.AddrPort
+	l      *loop
+	woken  chan struct{} // nil until something had to be waited for
+}
+
+// Connect connects to an address, which is the very one that connect(2) gets.
+// TCP_NODELAY is set.
+func Connect(ctx context.Context, to netip.AddrPort) (*Socket, error) {
+	s, err := connectSocket(ctx, to)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: err}
+	}
+	return s, nil
+}
+
+func connectSocket(ctx context.Context, to netip.AddrPort) (*Socket, error) {
+	if err := ended(ctx); err != nil {
+		return nil, err
+	}
+	l := nextLoop()
+	if l == nil {
+		return nil, os.NewSyscallError("epoll_create1", unix.EMFILE)
+	}
+	family := unix.AF_INET6
+	if to.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := newSocket(family)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	s := &Socket{fd: fd, remote: to, l: l}
+	if err := s.connect(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// connect asks a second time for how it stands, which tells of an error as well
+// as SO_ERROR does, and at once: an upstream nearby has answered by then.
+func (s *Socket) connect(ctx context.Context) error {
+	if err := setOption(s.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	for again := false; ; again = true {
+		switch err := connectFD(s.fd, s.remote); err {
+		case nil, unix.EISCONN:
+			return s.checkSelf()
+		case unix.EINPROGRESS, unix.EALREADY, unix.EINTR:
+			if !again {
+				continue
+			}
+		default:
+			return os.NewSyscallError("connect", err)
+		}
+		if err := s.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// checkSelf refuses a connection to itself. TCP makes one where nobody listens on
+// a port of this host that is just the one which was picked for the near end.
+func (s *Socket) checkSelf() error {
+	if !s.remote.Addr().IsLoopback() {
+		return nil // the floor does not let other addresses of this host through
+	}
+	sa, err := unix.Getsockname(s.fd)
+	if err != nil {
+		return os.NewSyscallError("getsockname", err)
+	}
+	var local netip.AddrPort
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		local = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		local = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
+	}
+	if local == s.remote {
+		return os.NewSyscallError("connect", unix.ECONNREFUSED)
+	}
+	return nil
+}
+
+// wait returns when something has happened to the socket, or ctx has ended.
+func (s *Socket) wait(ctx context.Context) error {
+	if s.woken == nil {
+		s.woken = make(chan struct{}, 1)
+		if err := s.l.watch(s.fd, s, unix.EPOLL_CTL_ADD, unix.EPOLLOUT); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-s.woken:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx)
+	}
+}
+
+// ended is the error of a context, as package net has it.
+func ended(ctx context.Context) error {
+	if ctx.Err() == context.DeadlineExceeded {
+		return os.ErrDeadlineExceeded
+	}
+	return ctx.Err()
+}
+
+// turn implements watcher.
+func (s *Socket) turn(*loop, int, uint32) {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
+
+// RemoteAddr is the address that it is connected to.
+func (s *Socket) RemoteAddr() netip.AddrPort { return s.remote }
+
+// Write writes all of b. It is for what comes before the tunnel.
+func (s *Socket) Write(b []byte) (int, error) {
+	written := 0
+	for written < len(b) {
+		n, err := write(s.fd, b[written:])
+		if err == unix.EAGAIN {
+			if err := s.wait(context.Background()); err != nil {
+				return written, err
+			}
+			continue
+		}
+		if err != nil {
+			return written, os.NewSyscallError("write", err)
+		}
+		written += n
+	}
+	return written, nil
+}
+
+// Read reads what there is, and waits for it until ctx ends. It is for what comes before the tunnel.
+func (s *Socket) Read(ctx context.Context, b []byte) (int, error) {
+	for {
+		n, err := read(s.fd, b)
+		switch {
+		case err == unix.EAGAIN:
+			if err := s.wait(ctx); err != nil {
+				return 0, err
+			}
+		case err != nil:
+			return 0, os.NewSyscallError("read", err)
+		case n == 0 && len(b) > 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+// Close closes the connection, unless a tunnel has it.
+func (s *Socket) Close() error {
+	if s.fd < 0 {
+		return nil
+	}
+	fd := s.release()
+	if s.woken != nil {
+		s.l.forget(fd)
+	}
+	closeFD(fd)
+	return nil
+}
+
+// release returns the descriptor, which somebody else closes.
+func (s *Socket) release() int {
+	fd := s.fd
+	s.fd = -1
+	return fd
+}
+
+// conn makes it a connection of package net.
+func (s *Socket) conn() (net.Conn, error) {
+	if s.woken != nil {
+		s.l.forget(s.fd)
+		if err := epollControl(s.l.epoll, unix.EPOLL_CTL_DEL, s.fd, 0); err != nil {
+			return nil, os.NewSyscallError("epoll_ctl", err)
+		}
+		s.woken = nil
+	}
+	f := os.NewFile(uintptr(s.release()), "socket")
+	defer f.Close()
+	return net.FileConn(f) // of a descriptor of its own
+}

@@ -1,0 +1,108 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The system calls of loops and sockets, none of which ever waits. The runtime
+// is not told of them: it would take a processor from who is 20 µs in a call,
+// as on a busy machine many are, and wake a thread for it, which costs more than
+// the calls themselves.
+
+// raw makes a call that is repeated after a signal. What its arguments point to must not move meanwhile, as what
+// is on the stack may.
+//
+//go:uintptrescapes
+func raw(call, a, b, c uintptr) (int, error) {
+	for {
+		n, _, errno := unix.RawSyscall(call, a, b, c)
+		if errno == 0 {
+			return int(n), nil
+		}
+		if errno != unix.EINTR {
+			return -1, errno
+		}
+	}
+}
+
+func read(fd int, b []byte) (int, error) {
+	return raw(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+}
+
+func write(fd int, b []byte) (int, error) {
+	return raw(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+}
+
+func splice(from, to, n int) (int, error) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(n),
+			unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		if errno == 0 {
+			return int(n), nil
+		}
+		if errno != unix.EINTR {
+			return -1, errno
+		}
+	}
+}
+
+func shutdownWrite(fd int) { raw(unix.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0) }
+
+// closeFD must not be repeated, whatever it says: the number may be another's.
+func closeFD(fd int) { unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
+
+func setOption(fd, level, option, value int) error {
+	v := int32(value)
+	_, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+		uintptr(unsafe.Pointer(&v)), unsafe.Sizeof(v), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// newSocket returns a socket that does not block.
+func newSocket(family int) (int, error) {
+	return raw(unix.SYS_SOCKET, uintptr(family), unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
+}
+
+// connectFD begins to connect a socket, or asks how it stands. EINTR is an answer
+// here: it goes on.
+func connectFD(fd int, to netip.AddrPort) error {
+	port := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, to.Port())) // htons(3)
+	var errno unix.Errno
+	if to.Addr().Is4() {
+		sa := unix.RawSockaddrInet4{Family: unix.AF_INET, Port: port, Addr: to.Addr().As4()}
+		_, _, errno = unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
+	} else {
+		sa := unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: port, Addr: to.Addr().As16()}
+		_, _, errno = unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
+	}
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func epollControl(epoll, op, fd int, events uint32) error {
+	e := unix.EpollEvent{Events: events, Fd: int32(fd)}
+	_, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epoll), uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(&e)), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// epollNow returns how many of events there are, and does not wait for any.
+func epollNow(epoll int, events []unix.EpollEvent) (int, error) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(unsafe.SliceData(events))),
+		uintptr(len(events)), 0, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
