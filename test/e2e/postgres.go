@@ -92,6 +92,18 @@ func (l *lab) startPostgres(tb testing.TB, addrs ...netip.Addr) *postgres {
 		tb.Fatalf("initdb: %v\n%s", err, out)
 	}
 
+	// By a file, and not below: this can be altered while the server runs.
+	conf, err := os.OpenFile(filepath.Join(data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := fmt.Fprintln(conf, "ssl = on"); err != nil {
+		tb.Fatal(err)
+	}
+	if err := conf.Close(); err != nil {
+		tb.Fatal(err)
+	}
+
 	// The server binds to what an interface has.
 	var listen []string
 	for _, a := range addrs {
@@ -108,7 +120,6 @@ func (l *lab) startPostgres(tb testing.TB, addrs ...netip.Addr) *postgres {
 		fmt.Sprint("port=", dbPort),
 		"unix_socket_directories=" + dir,
 		"hba_file=" + filepath.Join(dir, "hba"),
-		"ssl=on",
 		"ssl_cert_file=" + filepath.Join(dir, "server.crt"),
 		"ssl_key_file=" + filepath.Join(dir, "server.key"),
 		"cluster_name=" + dbHost,

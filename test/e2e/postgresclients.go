@@ -85,7 +85,7 @@ var databaseClients = []databaseClient{
 			noName: "java.net.UnknownHostException",
 		},
 		ways:    []way{sslPrefer, sslVerifyFull},
-		noTrust: "PKIX path validation failed",
+		noTrust: "PKIX path building failed",
 	},
 	{
 		client: client{
@@ -102,7 +102,7 @@ var databaseClients = []databaseClient{
 			noName: "no such host",
 		},
 		ways:    []way{sslPrefer, sslRequire, sslVerifyFull},
-		noTrust: "certificate signed by unknown authority",
+		noTrust: "tls: failed to verify certificate",
 	},
 }
 
