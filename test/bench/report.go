@@ -52,7 +52,7 @@ const commands = `
     apt-get install nginx libnginx-mod-stream   # Debian; the service may stay stopped
     make bench                                  # all of it, under 8 minutes once all is compiled
     go run ./test/bench -quick                  # a first impression, under 2 minutes
-    go run ./test/bench -only dns               # or tunnels, proxy, denials
+    go run ./test/bench -only dns               # or tunnels, proxy, denials, postgres
 `
 
 func (r *report) printMachine(w io.Writer) {

@@ -169,8 +169,10 @@ func (s *postgres) admin(tb testing.TB, sql string) (value string) {
 }
 
 // connections is how many clients have come so far.
-func (s *postgres) connections() int {
+func (s *postgres) connections(tb testing.TB) int {
+	tb.Helper()
 	const from = "connection received: host="
+	s.admin(tb, "SELECT 1") // is logged behind whoever came before it
 	return len(s.log.with(0, from)) - len(s.log.with(0, from+"[local]"))
 }
 

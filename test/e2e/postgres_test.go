@@ -101,7 +101,7 @@ func TestClientsOfPostgres(t *testing.T) {
 			for _, w := range c.ways {
 				t.Run(w.name, func(t *testing.T) { m.works(t, &c.client, w, dbHost, "allow db") })
 			}
-			came := s.connections()
+			came := s.connections(t)
 			denied := func(name string, w way, host, decided, reason, rule, table string, says ...string) {
 				t.Run(name, func(t *testing.T) {
 					mark := g.caddy.log.mark()
@@ -119,7 +119,7 @@ func TestClientsOfPostgres(t *testing.T) {
 			t.Run("no such name", func(t *testing.T) {
 				m.fails(t, &c.client, sslRequire, "denied.example.net", c.noName)
 			})
-			if n := s.connections() - came; n != 0 {
+			if n := s.connections(t) - came; n != 0 {
 				t.Errorf("%d connections came to the server for what was denied", n)
 			}
 		})
@@ -144,7 +144,7 @@ func TestPostgresDenied(t *testing.T) {
 	// refused fails the test unless psql fails, says why and which SQLSTATE that is, and nobody came to the server.
 	refused := func(t *testing.T, host, name, reason, state, rule, options string) string {
 		t.Helper()
-		came, mark := s.connections(), g.caddy.log.mark()
+		came, mark := s.connections(t), g.caddy.log.mark()
 		out, err := l.psql(conninfo(l, sslRequire, host+" "+options), whoIs)
 		if err == nil {
 			t.Fatalf("%s: got %q, want a failure", host, out)
@@ -153,7 +153,7 @@ func TestPostgresDenied(t *testing.T) {
 			t.Errorf("%s: psql says %v, want %s", host, err, reason)
 		}
 		g.deniedBy(t, "postgres", mark, name, reason, rule)
-		if n := s.connections() - came; n != 0 {
+		if n := s.connections(t) - came; n != 0 {
 			t.Errorf("%s: %d connections came to the server", host, n)
 		}
 		if c, err := l.database(t, sslRequire, host+" "+options, nil); sqlState(err) != state {
@@ -180,7 +180,7 @@ func TestPostgresDenied(t *testing.T) {
 		})
 	}
 	t.Run("postgres-008", func(t *testing.T) {
-		came, mark := s.connections(), g.caddy.log.mark()
+		came, mark := s.connections(t), g.caddy.log.mark()
 		_, err := l.psql(conninfo(l, sslPrefer, "verified.example.net"), whoIs)
 		for _, reason := range []string{"not_allowed", "plaintext_refused"} {
 			if err == nil || !strings.Contains(said(err), "sandboxallow: "+reason+": ") {
@@ -189,12 +189,63 @@ func TestPostgresDenied(t *testing.T) {
 		}
 		g.deniedBy(t, "postgres", mark, "verified.example.net", "not_allowed", "")
 		g.deniedBy(t, "postgres", mark, "", "plaintext_refused", "")
-		if n := s.connections() - came; n != 0 {
+		if n := s.connections(t) - came; n != 0 {
 			t.Errorf("%d connections came to the server", n)
 		}
 	})
 	t.Run("postgres-009", func(t *testing.T) { refused(t, dbHost, "", "no_name", "28000", "", "sslsni=0") })
 	t.Run("postgres-011", func(t *testing.T) { refused(t, gatewayAddr.String(), "", "no_name", "28000", "", "") })
+	t.Run("in clear", func(t *testing.T) {
+		startup := []byte("\x00\x00\x00\x1f\x00\x03\x00\x00user\x00app\x00database\x00app\x00\x00")
+		// The server would have asked for the password.
+		c, err := l.gateway.dial("tcp", netip.AddrPortFrom(dbAddr, dbPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if answer, err := negotiate(c, startup); err != nil || answer != 'R' {
+			t.Fatalf("without the gateway: answer %q, %v, want R", answer, err)
+		}
+		came := s.connections(t)
+		for _, tc := range []struct {
+			name   string
+			sent   []byte
+			answer string // how it begins
+		}{
+			{"startup", startup, "E"},
+			{"cancel", []byte{0, 0, 0, 16, 4, 210, 22, 46, 0, 0, 0, 1, 0, 0, 0, 1}, "E"},
+			{"startup behind a request", slices.Concat(sslRequest, startup), "E"},
+			{"requests in one", slices.Concat(gssRequest, sslRequest), "E"},
+			{"not PostgreSQL", []byte("GET / HTTP/1.1\r\n\r\n"), ""},
+			{"length", []byte{0x7f, 0xff, 0xff, 0xff, 4, 210, 22, 47}, ""},
+		} {
+			answer := string(l.sendTo(t, gatewayPostgres, tc.sent))
+			if !strings.HasPrefix(answer, tc.answer) || (answer == "") != (tc.answer == "") {
+				t.Errorf("%s: answer %q, want %q", tc.name, answer, tc.answer)
+			}
+			if tc.answer != "" && !strings.Contains(answer, "sandboxallow: plaintext_refused: ") {
+				t.Errorf("%s: answer %q, want plaintext_refused", tc.name, answer)
+			}
+		}
+		// Nor behind a request that was granted.
+		if c, err = l.sandbox.dial("tcp", gatewayPostgres); err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		if answer, err := negotiate(c, sslRequest); err != nil || answer != 'S' {
+			t.Fatalf("answer %q, %v", answer, err)
+		}
+		if _, err := c.Write(startup); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) || len(b) != 0 {
+			t.Errorf("%q, %v, want the end", b, err)
+		}
+		if n := s.connections(t) - came; n != 0 {
+			t.Errorf("%d connections came to the server", n)
+		}
+	})
 	t.Run("limit", func(t *testing.T) {
 		must(t, 5*time.Second, "no tunnel is open", func() bool { return g.metric(t, "caddy_sandboxallow_open_tunnels") == 0 })
 		for range 3 {
@@ -262,7 +313,7 @@ func TestPostgresSession(t *testing.T) {
 	})
 	t.Run("postgres-016", func(t *testing.T) {
 		// This server is too old for it. It is asked, and its refusal is what the client gets.
-		mark, came := g.caddy.log.mark(), s.connections()
+		mark, came := g.caddy.log.mark(), s.connections(t)
 		config := l.databaseConfig(t, sslRequire, dbHost, nil)
 		config.SSLNegotiation = "direct"
 		if _, err := pgx.ConnectConfig(t.Context(), config); err == nil || sqlState(err) != "" {
@@ -272,7 +323,7 @@ func TestPostgresSession(t *testing.T) {
 		if want := netip.AddrPortFrom(dbAddr, dbPort).String(); d.Upstream != want {
 			t.Errorf("upstream %s, want %s", d.Upstream, want)
 		}
-		must(t, 5*time.Second, "the server has seen it", func() bool { return s.connections() > came })
+		must(t, 5*time.Second, "the server has seen it", func() bool { return s.connections(t) > came })
 	})
 	t.Run("notify", func(t *testing.T) {
 		c := l.session(t, dbHost)
@@ -352,7 +403,7 @@ func TestPostgresCopy(t *testing.T) {
 			read, written := g.caddy.io(t)
 			mark := g.caddy.log.mark()
 			start := time.Now()
-			out, err := l.run("env", "PGPASSWORD="+dbPassword, "sh", "-c", script, "sh", conninfo(l, sslVerifyFull, dbHost), tc.sql)
+			out, err := l.talkWithin(5*time.Minute, "", "env", "PGPASSWORD="+dbPassword, "sh", "-c", script, "sh", conninfo(l, sslVerifyFull, dbHost), tc.sql)
 			took := time.Since(start)
 			want := fmt.Sprint(size)
 			if tc.received {
