@@ -23,7 +23,8 @@ var (
 )
 
 // whoIs has the page of the server for an answer, and how the question has come to it.
-const whoIs = `SELECT 'this is ' || current_setting('cluster_name') || chr(10) || coalesce(version, 'in clear text') FROM pg_stat_ssl WHERE pid = pg_backend_pid()`
+const whoIs = `SELECT 'this is ' || current_setting('cluster_name') || chr(10) || coalesce(version, 'in clear text')
+	FROM pg_stat_ssl WHERE pid = pg_backend_pid()`
 
 // databaseClient is a client that asks a database for its page.
 type databaseClient struct {
@@ -57,7 +58,7 @@ var databaseClients = []databaseClient{
 				machine.All(tb, machine.File("/usr/lib/python3/dist-packages/psycopg2"))
 			},
 			fetch: command(func(l *lab, w way, host string) []string {
-				return []string{debianPython, testdata("query.py"), conninfo(l, w, host) + " password='" + dbPassword + "'", whoIs}
+				return []string{"env", "PGPASSWORD=" + dbPassword, debianPython, testdata("query.py"), conninfo(l, w, host), whoIs}
 			}),
 			noName: "could not translate host name",
 		},
@@ -79,8 +80,8 @@ var databaseClients = []databaseClient{
 				if w == sslVerifyFull {
 					url += "&sslrootcert=" + l.ca.file
 				}
-				return []string{"env", "PGPASSWORD=" + dbPassword, "java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
-					"-cp", jdbcDriver + ":" + l.dir, "Query", url, whoIs}
+				return []string{"env", "PGPASSWORD=" + dbPassword,
+					"java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jdbcDriver + ":" + l.dir, "Query", url, whoIs}
 			}),
 			noName: "java.net.UnknownHostException",
 		},
@@ -135,8 +136,8 @@ func (l *lab) psql(conninfo, sql string, options ...string) (string, error) {
 
 // psql is a command line of psql, which prints values alone and reads no file of the user's.
 func psql(conninfo string, options ...string) []string {
-	line := []string{"env", "PGPASSWORD=" + dbPassword, "psql", "--no-psqlrc", "--tuples-only", "--no-align", "--dbname", conninfo}
-	return append(line, options...)
+	line := []string{"env", "PGPASSWORD=" + dbPassword, "psql", "--no-psqlrc", "--tuples-only", "--no-align"}
+	return append(append(line, "--dbname", conninfo), options...)
 }
 
 // databaseRole is this program as a client: it prints the page of a database, or why that failed, and returns its exit
