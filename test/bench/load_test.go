@@ -48,9 +48,17 @@ func TestTunnelLoads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.close()
-	s := &server{addr: u.addr}
-	for _, m := range []measure{newTunnels("tunnels", "", 4, 0), newTunnels("steady", "", 4, 100), bulk("bulk", "", 2)} {
+	for _, m := range []measure{
+		newTunnels("tunnels", "", 4, 0),
+		newTunnels("steady", "", 4, 100),
+		newTunnels("tunnels by Postgres", "", 4, 0),
+		bulk("bulk", "", 2),
+	} {
 		t.Run(m.name, func(t *testing.T) {
+			s := &server{addr: u.addr}
+			if strings.HasSuffix(m.name, "Postgres") {
+				s.before = askTLS
+			}
 			got, err := m.observe(t.Context(), s, short)
 			if err != nil {
 				t.Fatal(err)

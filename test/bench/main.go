@@ -1,8 +1,8 @@
 // Command bench measures sandboxallow beside what people run today, on this machine and in one run: what a DNS
 // question, a new tunnel and a GB through a tunnel cost, and how many there are a second.
 //
-//	go run ./test/bench          under 7 minutes once all is compiled; writes test/bench/RESULTS.md
-//	go run ./test/bench -quick   under 90 s, a first impression; prints only
+//	go run ./test/bench          under 8 minutes once all is compiled; writes test/bench/RESULTS.md
+//	go run ./test/bench -quick   under 2 minutes, a first impression; prints only
 //
 // Everything happens on loopback addresses. The peers are started by the bench and stopped by it, on Ctrl-C
 // too; what they write goes to a temporary folder. nginx has to be installed (Debian: nginx and
@@ -30,7 +30,7 @@ import (
 func main() {
 	quick := flag.Bool("quick", false, "fewer and shorter rounds, and no file unless -o names one")
 	out := flag.String("o", "", "write the results to this `file` (default test/bench/RESULTS.md)")
-	only := flag.String("only", "", "run the suite of this `name` alone (dns, tunnels, proxy, denials), and write no file unless -o names one")
+	only := flag.String("only", "", "run the suite of this `name` alone (dns, tunnels, proxy, denials, postgres), and write no file unless -o names one")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		flag.Usage()
@@ -80,7 +80,7 @@ func run(ctx context.Context, quick bool, out, only string) error {
 		r.tables = append(r.tables, tables...)
 	}
 	if !found {
-		return fmt.Errorf("no suite %q, accepted are dns, tunnels, proxy and denials", only)
+		return fmt.Errorf("no suite %q, accepted are dns, tunnels, proxy, denials and postgres", only)
 	}
 	r.took = time.Since(r.began)
 	r.print(os.Stdout)

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 )
 
-// gateway is our Caddy with a policy, a resolver and the decision log on: as a forward proxy, or for clients
-// that DNS sends.
-func gateway(l *lab, name string, proxy bool) peer {
+// gateway is our Caddy with a policy, a resolver and the decision log on.
+func gateway(l *lab, name string, how service) peer {
 	setUp := fmt.Sprintf("a list of %s rules, resolver, decision log to a file (two lines a tunnel)", count(gatewayRules))
 	return peer{name: name, setUp: setUp, ours: true, start: func(ctx context.Context) (*server, error) {
 		program, err := l.makeOurs(ctx, "caddy")
@@ -31,10 +31,6 @@ func gateway(l *lab, name string, proxy bool) peer {
 			return nil, err
 		}
 		port := l.upstream.addr.Port()
-		serve := fmt.Sprintf(forDNS, addr, port)
-		if proxy {
-			serve = fmt.Sprintf(forProxy, addr.Port(), addr.Addr())
-		}
 		s, err := l.startCaddy(dir, program, fmt.Sprintf(`{
 	admin off
 	log default {
@@ -50,12 +46,15 @@ func gateway(l *lab, name string, proxy bool) peer {
 		policy_file %[2]s
 		resolvers   %[3]v
 	}
-%[4]s`, filepath.Join(dir, "decisions.log"), policy, l.zone.addr, serve))
+%[4]s`, filepath.Join(dir, "decisions.log"), policy, l.zone.addr, how.caddyfile(addr, port)))
 		if err != nil {
 			return nil, err
 		}
-		if proxy {
-			s.proxyTo = port
+		switch how {
+		case proxyService:
+			s.before = connect(port)
+		case postgresService:
+			s.before = askTLS
 		}
 		s.addr = addr
 		if err := s.process.awaitTCP(ctx, addr.String()); err != nil {
@@ -65,26 +64,41 @@ func gateway(l *lab, name string, proxy bool) peer {
 	}}
 }
 
-// The end of the Caddyfile: what listens.
+// service is what a gateway is there for.
+type service int
+
 const (
-	forDNS = `	layer4 {
+	tlsService      service = iota // TLS, of clients that DNS sends
+	proxyService                   // a forward proxy
+	postgresService                // PostgreSQL, of clients that DNS sends
+)
+
+// caddyfile is the end of the Caddyfile: what listens on an address and connects to a port.
+func (s service) caddyfile(addr netip.AddrPort, port uint16) string {
+	if s == proxyService {
+		return fmt.Sprintf(`}
+http://:%d {
+	bind %v
+	sandboxallow forward_proxy
+}
+`, addr.Port(), addr.Addr())
+	}
+	handler := "sandboxallow"
+	if s == postgresService {
+		handler += " postgres"
+	}
+	return fmt.Sprintf(`	layer4 {
 		%v {
 			route {
-				sandboxallow {
+				%s {
 					upstream_port %d
 				}
 			}
 		}
 	}
 }
-`
-	forProxy = `}
-http://:%d {
-	bind %v
-	sandboxallow forward_proxy
+`, addr, handler, port)
 }
-`
-)
 
 // startCaddy starts a Caddy with a Caddyfile.
 func (l *lab) startCaddy(dir, program, caddyfile string) (*server, error) {

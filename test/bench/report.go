@@ -50,9 +50,9 @@ const commands = `
 ## Again
 
     apt-get install nginx libnginx-mod-stream   # Debian; the service may stay stopped
-    make bench                                  # all of it, under 7 minutes once all is compiled
-    go run ./test/bench -quick                  # a first impression, under 90 s
-    go run ./test/bench -only dns               # or tunnels, proxy, denials
+    make bench                                  # all of it, under 8 minutes once all is compiled
+    go run ./test/bench -quick                  # a first impression, under 2 minutes
+    go run ./test/bench -only dns               # or tunnels, proxy, denials, postgres
 `
 
 func (r *report) printMachine(w io.Writer) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -31,8 +32,10 @@ type server struct {
 	version string
 	process *process   // nil where nothing stands between the client and the upstream
 	asked   *questions // of a DNS server, else nil
-	proxyTo uint16     // the upstream's port for a forward proxy, 0 for what is none
 	refuses bool       // clients ask for names that no rule admits
+
+	// before is what comes in a tunnel to a name before the ClientHello, nil for nothing.
+	before func(c net.Conn, name string) error
 }
 
 // measure is a kind of load and what is to be read off it.

@@ -7,12 +7,13 @@ const (
 	peerRules2 = "sandboxallow, 1,000 rules"
 	peerRules3 = "sandboxallow, 1,000,000 rules"
 
-	peerGateway = "sandboxallow"
-	peerNginx   = "nginx ssl_preread"
-	peerCaddyL4 = "caddy-l4 proxy"
-	peerDirect  = "direct"
-	peerProxy   = "sandboxallow, CONNECT"
-	peerRefuses = "sandboxallow, denied names"
+	peerGateway  = "sandboxallow"
+	peerNginx    = "nginx ssl_preread"
+	peerCaddyL4  = "caddy-l4 proxy"
+	peerDirect   = "direct"
+	peerProxy    = "sandboxallow, CONNECT"
+	peerRefuses  = "sandboxallow, denied names"
+	peerPostgres = "sandboxallow, Postgres"
 
 	measureDNS    = "DNS questions"
 	measureSteady = "New tunnels, 500 a second"
@@ -24,6 +25,9 @@ const (
 	measureProxy8 = "Bulk download by CONNECT, 8 streams"
 	measureProxy  = "New tunnels by CONNECT, 16 at once"
 	measureDenied = "Denied and new tunnels, 16 at once"
+	measurePg1    = "Bulk download by Postgres, 1 stream"
+	measurePg8    = "Bulk download by Postgres, 8 streams"
+	measurePg     = "New tunnels by Postgres, 16 at once"
 )
 
 // suites are the measures that there are, each with its peers.
@@ -42,7 +46,7 @@ func suites(l *lab) []suite {
 		{
 			name: "tunnels",
 			peers: []peer{
-				gateway(l, peerGateway, false),
+				gateway(l, peerGateway, tlsService),
 				nginx(l, peerNginx),
 				caddyL4(l, peerCaddyL4),
 				direct(l, peerDirect),
@@ -58,8 +62,8 @@ func suites(l *lab) []suite {
 		{
 			name: "proxy",
 			peers: []peer{
-				gateway(l, peerProxy, true),
-				gateway(l, peerGateway, false),
+				gateway(l, peerProxy, proxyService),
+				gateway(l, peerGateway, tlsService),
 			},
 			measures: []measure{
 				newTunnels(measureProxy, peerGateway, 16, 0),
@@ -70,10 +74,22 @@ func suites(l *lab) []suite {
 		{
 			name: "denials",
 			peers: []peer{
-				refusing(gateway(l, peerRefuses, false)),
-				gateway(l, peerGateway, false),
+				refusing(gateway(l, peerRefuses, tlsService)),
+				gateway(l, peerGateway, tlsService),
 			},
 			measures: []measure{denials(measureDenied, peerGateway, 16)},
+		},
+		{
+			name: "postgres",
+			peers: []peer{
+				gateway(l, peerPostgres, postgresService),
+				gateway(l, peerGateway, tlsService),
+			},
+			measures: []measure{
+				newTunnels(measurePg, peerGateway, 16, 0),
+				bulk(measurePg1, peerGateway, 1),
+				bulk(measurePg8, peerGateway, 8),
+			},
 		},
 	}
 }

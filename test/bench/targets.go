@@ -20,6 +20,8 @@ var targets = []target{
 	{measureDenied, "CPU per tunnel", peerRefuses, peerGateway, 0, 1, "< 1"},
 	{measureProxy1, "CPU per GB", peerProxy, peerGateway, 0, 1.1, "≤ 1.1"},
 	{measureProxy8, "CPU per GB", peerProxy, peerGateway, 0, 1.1, "≤ 1.1"},
+	{measurePg1, "GB/s", peerPostgres, peerGateway, 0.9, math.Inf(1), "≥ 0.9"},
+	{measurePg8, "GB/s", peerPostgres, peerGateway, 0.9, math.Inf(1), "≥ 0.9"},
 }
 
 // verdict compares a ratio with the target.

@@ -9,7 +9,8 @@ import (
 )
 
 // upstream is the server that all tunnels lead to. Of TLS it knows only that a ClientHello comes first, and
-// sends at once as many bytes as that asks for: the exchange has the shape of a handshake, without its cost.
+// sends at once as many bytes as that asks for: the exchange has the shape of a handshake, without its cost. To
+// an SSLRequest before it the upstream is a PostgreSQL.
 type upstream struct {
 	addr     netip.AddrPort
 	listener *net.TCPListener
@@ -45,12 +46,23 @@ func (u *upstream) serve() {
 // zeros are what the upstream sends.
 var zeros = make([]byte, 256<<10)
 
-// answer reads the ClientHello, sends what it asks for, and waits for the client to close.
+// answer grants the SSLRequest if there is one, reads the ClientHello, sends what it asks for, and waits for the client to close.
 func (u *upstream) answer(c *net.TCPConn) {
 	defer c.Close()
 	record := make([]byte, 4<<10)
 	if _, err := io.ReadFull(c, record[:recordHeader]); err != nil {
 		return
+	}
+	if record[0] == sslRequest[0] {
+		if _, err := io.ReadFull(c, record[recordHeader:len(sslRequest)]); err != nil || string(record[:len(sslRequest)]) != sslRequest {
+			return
+		}
+		if _, err := c.Write([]byte{sslGranted}); err != nil {
+			return
+		}
+		if _, err := io.ReadFull(c, record[:recordHeader]); err != nil {
+			return
+		}
 	}
 	length := int(binary.BigEndian.Uint16(record[3:]))
 	if recordHeader+length > len(record) {
