@@ -34,7 +34,7 @@ const (
 	measureIdleFew  = "Idle tunnels, 1,500"
 	measureIdleMany = "Idle tunnels, 10,000"
 	measureCap      = "Tunnels above the cap"
-	measureDenied   = "Denied and new tunnels, 16 at once"
+	measureDenied   = "Denied and new tunnels, 256 at once"
 	measureReload   = "New tunnels, 500 a second, policy changed each second or not"
 	measureProxy    = "New tunnels by CONNECT, 16 at once"
 	measureProxy1   = "Bulk download by CONNECT, 1 stream"
@@ -110,7 +110,7 @@ func suites(l *lab) []suite {
 				refusing(gateway(l, peerRefuses, byDNS)),
 				gateway(l, peerOurs, byDNS),
 			},
-			measures: []measure{denials(measureDenied, peerOurs, 16)},
+			measures: []measure{denials(measureDenied, peerOurs, 256)},
 		},
 		{
 			name: "reload",
