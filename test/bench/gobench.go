@@ -29,9 +29,12 @@ const policyPackage = "internal/policy"
 func (l *lab) policyTest() string { return filepath.Join(l.root, "bin", "bench", "policy.test") }
 
 func (l *lab) compileBenchmarks(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", l.policyTest(), "./"+policyPackage)
-	cmd.Dir = l.root
-	return quietly(cmd)
+	_, err := l.once(l.policyTest(), func() error {
+		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", l.policyTest(), "./"+policyPackage)
+		cmd.Dir = l.root
+		return quietly(cmd)
+	})
+	return err
 }
 
 // policies is a measure of goBenchmarks.
@@ -51,7 +54,7 @@ func (l *lab) policies(name string) measure {
 			values := make([]float64, len(s.functions))
 			for i, f := range s.functions {
 				var err error
-				if values[i], err = l.goBenchmark(ctx, f, p.window/4); err != nil {
+				if values[i], err = l.goBenchmark(ctx, f, p.window/2); err != nil {
 					return nil, err
 				}
 			}

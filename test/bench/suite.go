@@ -72,7 +72,7 @@ type pace struct {
 }
 
 var (
-	full  = pace{rounds: 5, anew: 2, warm: 150 * time.Millisecond, window: 800 * time.Millisecond}
+	full  = pace{rounds: 5, anew: 2, warm: 150 * time.Millisecond, window: 600 * time.Millisecond}
 	brief = pace{rounds: 2, anew: 1, warm: 50 * time.Millisecond, window: 200 * time.Millisecond}
 )
 

@@ -158,6 +158,7 @@ func suites(l *lab) []suite {
 		},
 		{
 			name:     "policy",
+			anew:     true, // each benchmark is a process of its own, and long enough
 			peers:    policyPeers(l),
 			measures: []measure{l.policies(measurePolicy)},
 		},
