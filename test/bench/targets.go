@@ -39,7 +39,7 @@ var targets = []target{
 	{measureIdleMany, "RSS per tunnel", peerOurs, "", 0, 12 << 10, "≤ 12 KiB", ""},
 	{measureIdleMany, "descriptors per tunnel", peerOurs, "", 0, 2.01, "2", ""},
 	{measureIdleMany, "RSS per tunnel", peerOurs, peerNginx, 0, 1, "≤ 1", "memory of an idle tunnel"},
-	{measureCap, "open again", peerOurs, "", idleMany, inf, "≥ 10,000", ""},
+	{measureCap, "of what is wanted", peerOurs, "", 1, inf, "≥ 1", ""},
 
 	{measureDenied, "CPU per tunnel", peerRefuses, peerOurs, 0, 0.5, "≤ 0.5", ""},
 	{measureReload, "p99", peerChanging, peerOurs, 0, 1.2, "≤ 1.2", ""},
