@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// goBenchmarks is what benchmarks in Go say of our policy: for each column the one that its name ends with, and its
-// metric before a space. They run in turns as all others do.
+// goBenchmarks is what benchmarks in Go say of our policy. functions are, by column, a metric and the benchmark that
+// has it ("ns/op BenchmarkSelect$"), or empty where there is none. They run in turns as all others do.
 func (l *lab) goBenchmarks(name, setUp string, functions ...string) peer {
 	return peer{name: name, setUp: setUp, ours: true, start: func(ctx context.Context) (*server, error) {
 		if err := l.compileBenchmarks(ctx); err != nil {
@@ -63,7 +63,7 @@ func (l *lab) policies(name string) measure {
 	}
 }
 
-// goBenchmark runs the benchmark that is named after a metric, and returns that: seconds or bytes.
+// goBenchmark runs the one benchmark of a function, and returns its metric in seconds or bytes.
 func (l *lab) goBenchmark(ctx context.Context, function string, d time.Duration) (float64, error) {
 	if function == "" {
 		return math.NaN(), nil
