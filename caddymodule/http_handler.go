@@ -229,8 +229,11 @@ func (h *HTTPHandler) refuse(w http.ResponseWriter, r *http.Request, rec *record
 // the policy than it can find out.
 func (r *record) excuse(reason policy.Reason) string {
 	switch reason {
-	case policy.ReasonBadRequest, policy.ReasonBadName, policy.ReasonAuthRequired, policy.ReasonLimit:
+	case policy.ReasonBadRequest, policy.ReasonBadName, policy.ReasonAuthRequired, policy.ReasonLimit,
+		policy.ReasonPlaintextRefused:
 		return r.Error
+	case policy.ReasonNoName:
+		return "the ClientHello names no server"
 	case policy.ReasonNotAllowed:
 		return fmt.Sprintf("%s is not in the list of names that this sandbox may reach", r.Name)
 	case policy.ReasonDenied:
@@ -245,6 +248,10 @@ func (r *record) excuse(reason policy.Reason) string {
 		return fmt.Sprintf("%s does not exist or has no address", r.Name)
 	case policy.ReasonResolverError:
 		return fmt.Sprintf("%s could not be resolved", r.Name)
+	case policy.ReasonUpstreamNoTLS:
+		return fmt.Sprintf("%s:%d does not take up TLS", r.Name, r.Port)
+	case policy.ReasonNotBrokered:
+		return fmt.Sprintf("no site brokers %s", r.Name)
 	}
 	return fmt.Sprintf("%s:%d could not be connected to", r.Name, r.Port)
 }

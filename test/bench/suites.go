@@ -23,6 +23,7 @@ const (
 	peerReverse  = "Caddy reverse_proxy"
 	peerRefuses  = "sandboxallow, denied names"
 	peerChanging = "sandboxallow, changing policy"
+	peerPostgres = "sandboxallow, PostgreSQL"
 
 	measureConn16   = "New tunnels, 16 at once"
 	measureConn256  = "New tunnels, 256 at once"
@@ -39,6 +40,9 @@ const (
 	measureProxy    = "New tunnels by CONNECT, 16 at once"
 	measureProxy1   = "Bulk download by CONNECT, 1 stream"
 	measureProxy8   = "Bulk download by CONNECT, 8 streams"
+	measurePg       = "New tunnels by PostgreSQL, 16 at once"
+	measurePg1      = "Bulk download by PostgreSQL, 1 stream"
+	measurePg8      = "Bulk download by PostgreSQL, 8 streams"
 	measureHTTP     = "Plain HTTP, one connection for each request"
 	measureHTTPKept = "Plain HTTP, connections kept"
 	measureFwd      = "Forward proxy, one connection for each request"
@@ -154,6 +158,18 @@ func suites(l *lab) []suite {
 				newTunnels(measureProxy, peerOurs, 16, 0),
 				bulk(measureProxy1, peerOurs, download, 1),
 				bulk(measureProxy8, peerOurs, download, 8),
+			},
+		},
+		{
+			name: "postgres",
+			peers: []peer{
+				gateway(l, peerPostgres, byPostgres),
+				gateway(l, peerOurs, byDNS),
+			},
+			measures: []measure{
+				newTunnels(measurePg, peerOurs, 16, 0),
+				bulk(measurePg1, peerOurs, download, 1),
+				bulk(measurePg8, peerOurs, download, 8),
 			},
 		},
 		{

@@ -45,6 +45,8 @@ var targets = []target{
 	{measureReload, "p99", peerChanging, peerOurs, 0, 1.2, "≤ 1.2", ""},
 	{measureProxy1, "CPU per GB", peerCONNECT, peerOurs, 0, 1.1, "≤ 1.1", ""},
 	{measureProxy8, "CPU per GB", peerCONNECT, peerOurs, 0, 1.1, "≤ 1.1", ""},
+	{measurePg1, "GB/s", peerPostgres, peerOurs, 0.9, inf, "≥ 0.9", ""},
+	{measurePg8, "GB/s", peerPostgres, peerOurs, 0.9, inf, "≥ 0.9", ""},
 
 	// Nothing is promised here, but the README says what it is.
 	{measureFwdKept, "CPU per request", peerOurs, peerSquid, 0, inf, "", "CPU per request of the forward proxy"},
