@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -13,11 +14,14 @@ func (s *server) dial(name string) (*net.TCPConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.before == nil {
-		return c, nil
-	}
 	c.SetDeadline(time.Now().Add(tunnelPatience))
-	if err := s.before(c, name); err != nil {
+	switch {
+	case s.proxyTo != 0:
+		err = s.connect(c, name)
+	case s.postgres:
+		err = askTLS(c)
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -25,22 +29,41 @@ func (s *server) dial(name string) (*net.TCPConn, error) {
 	return c, nil
 }
 
-// connected200 is all that a forward proxy says to a CONNECT that it grants.
-const connected200 = "HTTP/1.1 200 Connection Established\r\n\r\n"
-
-// connect has a forward proxy open tunnels to a port.
-func connect(port uint16) func(net.Conn, string) error {
-	return func(c net.Conn, name string) error {
-		if _, err := fmt.Fprintf(c, "CONNECT %[1]s:%[2]d HTTP/1.1\r\nHost: %[1]s:%[2]d\r\n\r\n", name, port); err != nil {
-			return err
-		}
-		got := make([]byte, len(connected200))
-		n, err := io.ReadFull(c, got)
-		if err != nil || string(got) != connected200 {
-			return fmt.Errorf("CONNECT %s: got %q: %v", name, got[:n], err)
-		}
-		return nil
+// tunnel opens a tunnel to a name whose far end does what is asked of it.
+func (s *server) tunnel(name string, ask uint64) (*net.TCPConn, error) {
+	hello, err := clientHello(name, ask)
+	if err != nil {
+		return nil, err
 	}
+	c, err := s.dial(name)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Write(hello); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// connect has a forward proxy open a tunnel. The client speaks first in it, so nothing comes after the head of a
+// response that grants it.
+func (s *server) connect(c net.Conn, name string) error {
+	if _, err := fmt.Fprintf(c, "CONNECT %[1]s:%[2]d HTTP/1.1\r\nHost: %[1]s:%[2]d\r\n\r\n", name, s.proxyTo); err != nil {
+		return err
+	}
+	var head []byte
+	for buf := make([]byte, 512); !bytes.Contains(head, []byte("\r\n\r\n")); {
+		n, err := c.Read(buf)
+		head = append(head, buf[:n]...)
+		if err != nil || len(head) > 8*len(buf) {
+			return fmt.Errorf("CONNECT %s: got %q: %v", name, head, err)
+		}
+	}
+	if !bytes.HasPrefix(head, []byte("HTTP/1.1 200 ")) || !bytes.HasSuffix(head, []byte("\r\n\r\n")) {
+		return fmt.Errorf("CONNECT %s: got %q", name, head)
+	}
+	return nil
 }
 
 const (
@@ -50,7 +73,7 @@ const (
 )
 
 // askTLS has a server of PostgreSQL wait for a ClientHello.
-func askTLS(c net.Conn, _ string) error {
+func askTLS(c net.Conn) error {
 	if _, err := io.WriteString(c, sslRequest); err != nil {
 		return err
 	}
