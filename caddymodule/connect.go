@@ -17,11 +17,13 @@ import (
 // connect opens the tunnel of an admitted CONNECT. The upstream is connected before the client hears of
 // success. What then comes first must be a ClientHello for the very name: a tunnel could lead to any other
 // site of the same servers otherwise, or to a proxy that takes CONNECT in turn.
-func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *record, t target, sel policy.Selection, set *policy.Set) {
+//
+// It reports whether the tunnel goes on by itself, at whose end release is called.
+func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *record, t target, sel policy.Selection, set *policy.Set, release func()) (goesOn bool) {
 	up, err := h.app.dialer.DialSocket(context.WithoutCancel(r.Context()), t.name, t.port, sel.Lifts)
 	if err != nil {
 		h.deny(w, r, rec, upstream.Reason(err), err)
-		return
+		return false
 	}
 	defer up.Close()
 	rec.Upstream = up.RemoteAddr()
@@ -30,7 +32,7 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 	if err != nil {
 		rec.Error = err.Error()
 		h.app.decided(rec)
-		return
+		return false
 	}
 	defer client.Close()
 
@@ -40,7 +42,7 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 		if first, reason, err = h.readFirst(client, early, t.name); reason != policy.ReasonNone {
 			h.app.denied(rec, reason, err)
 			refuse(client, reason)
-			return
+			return false
 		}
 	}
 	h.app.decided(rec)
@@ -50,14 +52,13 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 	if err != nil {
 		rec.Error = err.Error()
 		h.app.closed(rec.opened(t.name, nil), rec)
-	} else {
-		over := make(chan struct{})
-		h.app.tunnel(t.name, set, rec, client, up, func() { close(over) })
-		<-over
+		return false
 	}
+	h.app.tunnel(t.name, set, rec, client, up, release)
 	if s, ok := client.(*streamConn); ok && s.broken.Load() {
 		panic(http.ErrAbortHandler) // resets the stream
 	}
+	return true
 }
 
 // opaque reports whether a tunnel may carry what is not TLS: a rule says so by naming the port, which is none

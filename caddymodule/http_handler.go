@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -116,7 +117,13 @@ func (h *HTTPHandler) serve(w http.ResponseWriter, r *http.Request) {
 		h.deny(w, r, rec, policy.ReasonLimit, h.app.limitError())
 		return
 	}
-	defer leave()
+	leave = sync.OnceFunc(leave)
+	goesOn := false
+	defer func() {
+		if !goesOn {
+			leave()
+		}
+	}()
 	if h.welcome(w, r) {
 		return
 	}
@@ -139,7 +146,7 @@ func (h *HTTPHandler) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodConnect {
-		h.connect(w, r, rec, t, sel, set)
+		goesOn = h.connect(w, r, rec, t, sel, set, leave)
 	} else {
 		h.forward(w, r, rec, t, sel, set)
 	}

@@ -18,6 +18,8 @@ const (
 	askPause     = 50 * time.Millisecond // before a poll that Settle asks for; less if Poll is short, more if polls take long
 	inPlacePolls = 3                     // polls in a row that must agree on a file written in place
 	alwaysRead   = 1 << 20               // octets: up to this, all files are read at each poll
+	stampedFiles = 8                     // at most, are looked at by stamps: a denial must stay cheap
+	coarse       = 2 * time.Second       // what the times of files may be coarse by
 	fullRead     = 4                     // larger ones are read each so many polls, whatever their times say
 )
 
@@ -35,11 +37,13 @@ type Options struct {
 // one that is written in place when three polls in a row read the same. Its last line must be complete.
 // What cannot be taken leaves the last good set in force.
 type Store struct {
-	src  Source
-	opts Options
+	src    Source
+	opts   Options
+	coarse time.Duration // a test has less patience
 
-	set   atomic.Pointer[Set]
-	stale atomic.Bool
+	set     atomic.Pointer[Set]
+	stale   atomic.Bool
+	stamped atomic.Pointer[map[string]stamp] // of all files, from before they were found unchanged; nil: not known
 
 	// Of the polling goroutine, or of NewStore before it runs.
 	current *snapshot // what set was made of
@@ -73,7 +77,7 @@ func NewStore(src Source, o Options) (*Store, error) {
 	if o.Poll < 0 {
 		return nil, fmt.Errorf("poll interval %s, accepted are positive durations such as 1s", o.Poll)
 	}
-	st := &Store{src: src, opts: o, wake: make(chan struct{}, 1)}
+	st := &Store{src: src, opts: o, coarse: coarse, wake: make(chan struct{}, 1)}
 	snap, set, err := src.load()
 	if err != nil {
 		return nil, err
@@ -148,7 +152,12 @@ func (st *Store) look(tick bool) {
 	st.mu.Lock()
 	st.begun++
 	st.mu.Unlock()
+	current, stamps := st.current, st.stamps()
 	st.poll(tick)
+	if st.pending != nil || st.current != current || st.seen != current || st.Stale() {
+		stamps = nil
+	}
+	st.stamped.Store(stamps)
 	st.mu.Lock()
 	st.ended, st.settling = st.begun, st.pending != nil
 	close(st.done)
@@ -158,11 +167,49 @@ func (st *Store) look(tick bool) {
 	st.pause = max(min(st.opts.Poll/20, askPause), 10*(st.polled.Sub(start)-st.slept))
 }
 
+// stamps returns those of the files of the set in force, nil if they would not tell of a change.
+func (st *Store) stamps() *map[string]stamp {
+	if len(st.current.files) > stampedFiles {
+		return nil
+	}
+	now := time.Now()
+	stamps := make(map[string]stamp, len(st.current.files))
+	for i := range st.current.files {
+		path := st.current.files[i].path
+		s, ok := stampOf(path)
+		if !ok || !s.settledAt(now, st.coarse) {
+			return nil
+		}
+		stamps[path] = s
+	}
+	return &stamps
+}
+
+// untouched reports whether no file has been written or replaced since all were found to have the bytes of the
+// set in force.
+func (st *Store) untouched() bool {
+	stamps := st.stamped.Load()
+	if stamps == nil {
+		return false
+	}
+	for path, was := range *stamps {
+		if now, ok := stampOf(path); !ok || now != was {
+			return false
+		}
+	}
+	return true
+}
+
 // Settle waits until the files have been looked at anew, and while they differ from the set in force,
 // until ctx ends: a client that was told of a new name by the other binary finds it here. Denied clients
 // can ask for this as often as they like; more than some twenty polls a second, a tenth of the time of a
 // processor, or a file taken earlier than otherwise, they do not get.
+//
+// Most of the time nothing has been written, which is seen without waiting and without reading.
 func (st *Store) Settle(ctx context.Context) {
+	if st.untouched() {
+		return
+	}
 	st.mu.Lock()
 	anew := st.begun + 1 // one that is under way may have read the files before the client was told
 	st.mu.Unlock()

@@ -587,6 +587,67 @@ func TestSettle(t *testing.T) {
 		}
 		w.want("unchanged", allowA, false, 0)
 	})
+	t.Run("does not look where nothing was written", func(t *testing.T) {
+		if runtime.GOOS != "linux" {
+			t.Skip("stamps are of Linux")
+		}
+		w := watch(t, time.Hour, map[string]string{"policy": "policy p {\n allow_list list\n}\n", "list": "a.example\n"})
+		w.coarse = 100 * time.Millisecond // enough for the file systems that tests run on
+		looks := func() uint {
+			w.Store.mu.Lock()
+			defer w.Store.mu.Unlock()
+			return w.begun
+		}
+		w.Start()
+		write(t, "list", "a.example\n")
+		if settles(t, w.Store); w.untouched() {
+			t.Error("a file that was just written has a stamp")
+		}
+		time.Sleep(w.coarse + 50*time.Millisecond)
+		settles(t, w.Store)
+		for range 100 {
+			settles(t, w.Store)
+		}
+		if got := looks(); got != 2 {
+			t.Errorf("looked %d times, want 2", got)
+		}
+		for name, change := range map[string]func(){
+			"replaced": func() { replace(t, "list", "b.example\n") },
+			"written":  func() { write(t, "list", "b.example\n") },
+			// As many bytes, and the time that it had: cp -p, rsync.
+			"disguised": func() {
+				info, err := os.Stat("list")
+				if err != nil {
+					t.Fatal(err)
+				}
+				write(t, "list", "b.example\n")
+				if err := os.Chtimes("list", time.Time{}, info.ModTime()); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"removed": func() { remove(t, "list") },
+			"linked": func() {
+				write(t, "other", "b.example\n")
+				remove(t, "list")
+				if err := os.Symlink("other", "list"); err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			if !w.untouched() {
+				t.Fatalf("%s: touched before", name)
+			}
+			change()
+			if w.untouched() {
+				t.Errorf("%s: not noticed", name)
+			}
+			remove(t, "list")
+			replace(t, "list", "a.example\n")
+			time.Sleep(w.coarse + 50*time.Millisecond)
+			settles(t, w.Store)
+		}
+		w.want("all is as before", allowA, false, 0)
+	})
 	t.Run("finds a replaced file before the next tick", func(t *testing.T) {
 		w := watch(t, time.Hour, fileA)
 		w.Start()

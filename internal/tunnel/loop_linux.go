@@ -29,8 +29,9 @@ type loop struct {
 	file   *os.File // the same, as the runtime knows it
 	buf    [smallSize]byte
 	events [eventsMax]unix.EpollEvent
-	again  []*pair // those that have had their turn and are not done
-	over   []func()
+	again  []*pair  // those that have had their turn and are not done
+	over   []func() // to be called for tunnels that have ended
+	ends   chan []func()
 
 	mu       sync.Mutex
 	watchers map[int]watcher // by descriptor
@@ -56,6 +57,11 @@ func startLoops() []*loop {
 			break
 		}
 		go wait()
+		go func() {
+			for over := range l.ends {
+				callAll(over)
+			}
+		}()
 		ls = append(ls, l)
 	}
 	return ls
@@ -71,13 +77,19 @@ func newLoop() (*loop, func(), error) {
 		unix.Close(fd)
 		return nil, nil, err
 	}
-	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), watchers: make(map[int]watcher)}
+	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), watchers: make(map[int]watcher), ends: make(chan []func())}
 	raw, err := l.file.SyscallConn()
 	if err != nil {
 		l.file.Close()
 		return nil, nil, err
 	}
 	return l, func() { _ = raw.Read(l.run) }, nil
+}
+
+func callAll(fs []func()) {
+	for _, f := range fs {
+		f()
+	}
 }
 
 // nextLoop returns the loop for the next tunnel, nil if there are none.
@@ -109,12 +121,13 @@ func (l *loop) run(uintptr) (done bool) {
 			p.turn(l, -1, 0)
 		}
 		if len(l.over) > 0 {
-			// Whatever is to be done at the end, such as writing a log, may block.
-			go func(over []func()) {
-				for _, f := range over {
-					f()
-				}
-			}(l.over)
+			// Whatever is to be done at the end, such as writing a log, may block: it is done elsewhere, if
+			// possible by who has done it before, whose stack has grown by then.
+			select {
+			case l.ends <- l.over:
+			default:
+				go callAll(l.over)
+			}
 			l.over = nil
 		}
 		if n < eventsMax && len(l.again) == 0 && err == nil {

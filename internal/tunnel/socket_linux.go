@@ -84,16 +84,9 @@ func (s *Socket) checkSelf() error {
 	if !s.remote.Addr().IsLoopback() {
 		return nil // the floor does not let other addresses of this host through
 	}
-	sa, err := unix.Getsockname(s.fd)
+	local, err := localAddr(s.fd)
 	if err != nil {
 		return os.NewSyscallError("getsockname", err)
-	}
-	var local netip.AddrPort
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		local = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
-	case *unix.SockaddrInet6:
-		local = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
 	}
 	if local == s.remote {
 		return os.NewSyscallError("connect", unix.ECONNREFUSED)

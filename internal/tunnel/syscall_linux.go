@@ -73,7 +73,7 @@ func newSocket(family int) (int, error) {
 // connectFD begins to connect a socket, or asks how it stands. EINTR is an answer
 // here: it goes on.
 func connectFD(fd int, to netip.AddrPort) error {
-	port := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, to.Port())) // htons(3)
+	port := networkOrder(to.Port())
 	var errno unix.Errno
 	if to.Addr().Is4() {
 		sa := unix.RawSockaddrInet4{Family: unix.AF_INET, Port: port, Addr: to.Addr().As4()}
@@ -86,6 +86,27 @@ func connectFD(fd int, to netip.AddrPort) error {
 		return errno
 	}
 	return nil
+}
+
+// localAddr is where a socket is bound.
+func localAddr(fd int) (netip.AddrPort, error) {
+	var sa unix.RawSockaddrInet6 // the larger of the two
+	size := uint32(unsafe.Sizeof(sa))
+	if _, err := raw(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size))); err != nil {
+		return netip.AddrPort{}, err
+	}
+	port := networkOrder(sa.Port)
+	if sa.Family == unix.AF_INET {
+		return netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&sa)).Addr), port), nil
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), port), nil
+}
+
+// networkOrder is htons(3) and ntohs(3).
+func networkOrder(port uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], port)
+	return binary.NativeEndian.Uint16(b[:])
 }
 
 func epollControl(epoll, op, fd int, events uint32) error {
