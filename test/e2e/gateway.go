@@ -25,6 +25,8 @@ type config struct {
 	http    string // further lines of the handler on port 80
 	proxy   string // further lines of the forward proxy on port 8080
 	tlsOnly bool   // neither of these two
+	global  string // further global options of the Caddyfile
+	sites   string // further sites
 	plugin  string // further lines of the plugin
 
 	ipv4Only bool     // CoreDNS answers no AAAA
@@ -124,6 +126,7 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 `, gatewayAddr, gatewayAddr6, answer, g.policyFile, c.plugin, metricsAddr))
 	caddyfile := fmt.Sprintf(`{
 	admin unix/%s
+	%s
 	sandboxallow {
 		policy_file %s
 		%s
@@ -138,7 +141,7 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 		}
 	}
 }
-`, g.path(adminSocket), g.policyFile, c.options, c.listen, c.handler)
+`, g.path(adminSocket), c.global, g.policyFile, c.options, c.listen, c.handler)
 	if !c.tlsOnly {
 		caddyfile += fmt.Sprintf(`http://:80 {
 	sandboxallow {
@@ -152,7 +155,7 @@ http://:8080 {
 }
 `, c.http, c.proxy)
 	}
-	g.write(tb, "Caddyfile", caddyfile)
+	g.write(tb, "Caddyfile", caddyfile+c.sites)
 	return g
 }
 

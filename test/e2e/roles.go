@@ -4,11 +4,12 @@ package e2e
 
 import "os"
 
-// The test program is three: the tests, the reaper that cleans up after them, and the client written in Go.
+// The test program is four: the tests, the reaper that cleans up after them, and two clients written in Go.
 const (
 	roleVar      = "E2E_ROLE"
 	roleReaper   = "reaper"
 	roleGoClient = "go-client"
+	roleGoChat   = "go-chat"
 )
 
 // play does what the environment has this process do, unless that is to test.
@@ -19,6 +20,8 @@ func play() (code int, played bool) {
 		return 0, true
 	case roleGoClient:
 		return goClient(os.Args[1]), true
+	case roleGoChat:
+		return goChat(os.Args[1], os.Args[2]), true
 	}
 	return 0, false
 }
