@@ -114,12 +114,17 @@ func (a *api) close() { _ = a.srv.Close() }
 
 // host gives a name to the server, and a key to the name.
 func (a *api) host(i *internet, name string, key field, at netip.Addr) error {
-	a.mu.Lock()
-	a.keys[name] = key
-	a.mu.Unlock()
+	a.rekey(name, key)
 	i.dns.set(name, addrs(at))
 	_, err := i.serve(i.ns, netip.AddrPortFrom(at, 443), a.take)
 	return err
+}
+
+// rekey gives a name another key.
+func (a *api) rekey(name string, key field) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.keys[name] = key
 }
 
 // note keeps a request.
