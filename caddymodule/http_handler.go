@@ -245,6 +245,10 @@ func (r *record) excuse(reason policy.Reason) string {
 		return fmt.Sprintf("%s does not exist or has no address", r.Name)
 	case policy.ReasonResolverError:
 		return fmt.Sprintf("%s could not be resolved", r.Name)
+	case policy.ReasonUpstreamNoTLS:
+		return fmt.Sprintf("%s:%d does not take up TLS", r.Name, r.Port)
+	case policy.ReasonNotBrokered:
+		return fmt.Sprintf("no site brokers %s", r.Name)
 	}
 	return fmt.Sprintf("%s:%d could not be connected to", r.Name, r.Port)
 }
