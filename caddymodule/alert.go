@@ -20,13 +20,15 @@ const (
 func alertFor(r policy.Reason) byte {
 	switch r {
 	case policy.ReasonNotAllowed, policy.ReasonDenied, policy.ReasonPortNotAllowed, policy.ReasonNoPolicy,
-		policy.ReasonNoName, policy.ReasonBadName, policy.ReasonNameMismatch, policy.ReasonBadRequest:
+		policy.ReasonNoName, policy.ReasonBadName, policy.ReasonNameMismatch, policy.ReasonBadRequest,
+		policy.ReasonNotBrokered:
 		return alertUnrecognizedName
 	case policy.ReasonPrivateAddress:
 		return alertAccessDenied
 	case policy.ReasonHelloMalformed, policy.ReasonHelloTooLarge:
 		return alertDecodeError
-	case policy.ReasonNoAddress, policy.ReasonResolverError, policy.ReasonDialError, policy.ReasonLimit:
+	case policy.ReasonNoAddress, policy.ReasonResolverError, policy.ReasonDialError, policy.ReasonUpstreamNoTLS,
+		policy.ReasonLimit:
 		return alertInternalError
 	}
 	return 0

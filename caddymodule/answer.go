@@ -29,7 +29,7 @@ func statusFor(r policy.Reason, timedOut bool) int {
 			return http.StatusGatewayTimeout
 		}
 		return http.StatusBadGateway
-	case policy.ReasonNoAddress, policy.ReasonResolverError:
+	case policy.ReasonNoAddress, policy.ReasonResolverError, policy.ReasonUpstreamNoTLS:
 		return http.StatusBadGateway
 	}
 	return http.StatusForbidden

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -79,6 +80,11 @@ type App struct {
 
 	upstreams *upstreams
 	guarded   map[*caddyhttp.Server]bool // whose connections are counted
+
+	ctx     caddy.Context
+	sites   func() (*sites, error)     // what findSites has found
+	brokers map[*caddyhttp.Server]bool // that are set up
+	inside  *inside                    // what they listen on
 }
 
 // CaddyModule returns the Caddy module information.
@@ -92,6 +98,9 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 // Provision loads the policy and sets up the resolver. It starts nothing: `caddy validate` provisions too.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.log = ctx.Logger()
+	a.ctx = ctx
+	a.sites = sync.OnceValues(a.findSites)
+	a.inside = new(inside)
 	if err := a.setDefaults(); err != nil {
 		return err
 	}
@@ -202,6 +211,9 @@ func parseAddresses(ss []string) ([]netip.Prefix, error) {
 // Start begins to watch the policy. From now on this configuration judges what is open, whichever
 // configuration opened it.
 func (a *App) Start() error {
+	if _, err := a.sites(); err != nil {
+		return err
+	}
 	a.store.Start()
 	running.add(a)
 	a.log.Info("policy in force", a.policyFields(a.store.Set())...)

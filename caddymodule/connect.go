@@ -18,6 +18,16 @@ import (
 // success. What then comes first must be a ClientHello for the very name: a tunnel could lead to any other
 // site of the same servers otherwise, or to a proxy that takes CONNECT in turn.
 func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *record, t target, sel policy.Selection, set *policy.Set) {
+	switch h.app.brokering(t.name, t.port) {
+	case brokeredHere:
+		h.connectToSite(w, r, rec, t, set)
+		return
+	case brokeredOnOther:
+		if !opaque(rec.Decision, t.port) {
+			h.deny(w, r, rec, policy.ReasonNotBrokered, errNoSite)
+			return
+		}
+	}
 	up, err := h.app.dialer.Dial(context.WithoutCancel(r.Context()), t.name, t.port, sel.Lifts)
 	if err != nil {
 		h.deny(w, r, rec, upstream.Reason(err), err)
@@ -45,6 +55,7 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 	}
 	h.app.decided(rec)
 	opened := rec.opened(t.name, func() { resetAll(client, up) })
+	opened.opaque = opaque(rec.Decision, t.port)
 	if err == nil {
 		_, err = up.Write(first)
 	}
@@ -54,6 +65,35 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 		rec.Error = err.Error()
 	}
 	h.app.closed(opened, rec)
+	if s, ok := client.(*streamConn); ok && s.broken.Load() {
+		panic(http.ErrAbortHandler) // resets the stream
+	}
+}
+
+// connectToSite opens the tunnel of an admitted CONNECT to a name that a site brokers. It carries TLS for that name
+// even where a rule names the port.
+func (h *HTTPHandler) connectToSite(w http.ResponseWriter, r *http.Request, rec *record, t target, set *policy.Set) {
+	client, early, err := takeOver(w, r)
+	if err != nil {
+		rec.Error = err.Error()
+		h.app.decided(rec)
+		return
+	}
+	defer client.Close()
+	first, reason, err := h.readFirst(client, early, t.name)
+	if reason == policy.ReasonNone && err == nil {
+		if err = h.app.broker(client, first, t.name, rec, set); err != nil {
+			reason = policy.ReasonNotBrokered
+		}
+	}
+	switch {
+	case reason != policy.ReasonNone:
+		h.app.denied(rec, reason, err)
+		refuse(client, reason)
+	case err != nil: // nothing came
+		rec.Error = err.Error()
+		h.app.decided(rec)
+	}
 	if s, ok := client.(*streamConn); ok && s.broken.Load() {
 		panic(http.ErrAbortHandler) // resets the stream
 	}

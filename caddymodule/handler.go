@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -130,6 +131,18 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 	if !r.Decision.Verdict.Admits() {
 		h.app.decided(r)
 		refuse(cx.Conn, r.Decision.Reason)
+		return
+	}
+
+	switch h.app.brokering(n, r.Port) {
+	case brokeredHere:
+		read = append(bytes.Clone(read), cx.MatchingBytes()...)
+		if err := h.app.broker(cx.Conn, read, n, r, set); err != nil {
+			h.deny(cx.Conn, r, policy.ReasonNotBrokered, err)
+		}
+		return
+	case brokeredOnOther:
+		h.deny(cx.Conn, r, policy.ReasonNotBrokered, errNoSite)
 		return
 	}
 

@@ -134,12 +134,15 @@ func (h *HTTPHandler) serve(w http.ResponseWriter, r *http.Request) {
 	sel, set := h.app.decide(rec, t.name)
 	if !rec.Decision.Verdict.Admits() {
 		h.app.decided(rec)
-		h.refuse(w, r, rec, nil)
+		refuseRequest(w, r, rec, nil)
 		return
 	}
-	if r.Method == http.MethodConnect {
+	switch {
+	case r.Method == http.MethodConnect:
 		h.connect(w, r, rec, t, sel, set)
-	} else {
+	case h.app.brokering(t.name, t.port) != notBrokered: // its credentials are not for clear text
+		h.deny(w, r, rec, policy.ReasonPlaintextRefused, errors.New("a site brokers the name, which is reached over TLS alone"))
+	default:
 		h.forward(w, r, rec, t, sel, set)
 	}
 }
@@ -215,12 +218,17 @@ func (h *HTTPHandler) authenticated(w http.ResponseWriter, r *http.Request) bool
 
 // deny records a denial that is not the policy's and tells the client.
 func (h *HTTPHandler) deny(w http.ResponseWriter, r *http.Request, rec *record, reason policy.Reason, err error) {
-	h.app.denied(rec, reason, err)
-	h.refuse(w, r, rec, err)
+	h.app.denyRequest(w, r, rec, reason, err)
 }
 
-// refuse tells the client of a denial.
-func (h *HTTPHandler) refuse(w http.ResponseWriter, r *http.Request, rec *record, err error) {
+// denyRequest records a denial that is not the policy's and tells the client.
+func (a *App) denyRequest(w http.ResponseWriter, r *http.Request, rec *record, reason policy.Reason, err error) {
+	a.denied(rec, reason, err)
+	refuseRequest(w, r, rec, err)
+}
+
+// refuseRequest tells the client of a denial.
+func refuseRequest(w http.ResponseWriter, r *http.Request, rec *record, err error) {
 	reason := rec.Decision.Reason
 	answer(w, r, rec, reason, statusFor(reason, err != nil && upstream.TimedOut(err)), rec.excuse(reason))
 }
@@ -245,6 +253,12 @@ func (r *record) excuse(reason policy.Reason) string {
 		return fmt.Sprintf("%s does not exist or has no address", r.Name)
 	case policy.ReasonResolverError:
 		return fmt.Sprintf("%s could not be resolved", r.Name)
+	case policy.ReasonPlaintextRefused:
+		return fmt.Sprintf("use https: %s is not reached in clear text", r.Name)
+	case policy.ReasonUpstreamNoTLS:
+		return fmt.Sprintf("%s:%d does not take up TLS", r.Name, r.Port)
+	case policy.ReasonNotBrokered:
+		return fmt.Sprintf("no site brokers %s", r.Name)
 	}
 	return fmt.Sprintf("%s:%d could not be connected to", r.Name, r.Port)
 }

@@ -133,7 +133,8 @@ func TestRuleString(t *testing.T) {
 
 func TestReasonString(t *testing.T) {
 	want := strings.Fields(`not_tls hello_timeout hello_too_large hello_malformed no_name bad_name no_policy not_allowed denied
-		port_not_allowed bad_request name_mismatch private_address no_address resolver_error dial_error limit auth_required`)
+		port_not_allowed bad_request name_mismatch private_address no_address resolver_error dial_error limit auth_required
+		plaintext_refused upstream_no_tls not_brokered`)
 	var got []string
 	for r := range reasons {
 		got = append(got, r.String())

@@ -1,0 +1,315 @@
+package caddymodule
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/caddyserver/caddy/v2/modules/caddytls"
+
+	"github.com/sandboxallow/sandboxallow/internal/policy"
+)
+
+func init() {
+	caddy.RegisterModule(new(Transport))
+}
+
+// Transport carries requests of sites with `sandboxallow broker` to the server of the name that they were judged for:
+// dialled as a tunnel's is, by the policy of the client, with TLS and a certificate for that very name. There is no
+// proxy of the environment, no HTTP/3 and no PROXY protocol. What the operator has set in a request does not come
+// back in the response, nor does it get into a log.
+type Transport struct {
+	// Names, as `name` or `name:port`, that a site may reach besides the one that it was asked for.
+	Hosts []string `json:"hosts,omitempty"`
+
+	// The certificate authorities that servers are verified by. Default: those of the system.
+	TrustPoolRaw json.RawMessage `json:"trust_pool,omitempty" caddy:"namespace=tls.ca_pool.source inline_key=provider"`
+
+	app   *App
+	hosts []target
+	tls   *tls.Config
+}
+
+// CaddyModule returns the Caddy module information.
+func (*Transport) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.reverse_proxy.transport.sandboxallow",
+		New: func() caddy.Module { return new(Transport) },
+	}
+}
+
+// Provision finds the app and loads the certificate authorities.
+func (t *Transport) Provision(ctx caddy.Context) error {
+	app, err := appOf(ctx)
+	if err != nil {
+		return err
+	}
+	t.app = app
+	for _, s := range t.Hosts {
+		h := target{raw: s}
+		if bad := h.parse(httpsPort); bad != nil {
+			return fmt.Errorf("hosts: %w", bad.err)
+		}
+		t.hosts = append(t.hosts, h)
+	}
+	t.tls = &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(0)}
+	if t.TrustPoolRaw == nil {
+		return nil
+	}
+	mod, err := ctx.LoadModule(t, "TrustPoolRaw")
+	if err != nil {
+		return fmt.Errorf("trust_pool: %w", err)
+	}
+	t.tls.RootCAs = mod.(caddytls.CA).CertPool()
+	return nil
+}
+
+// TLSEnabled implements reverseproxy.TLSTransport: an upstream of http:// is refused.
+func (*Transport) TLSEnabled() bool { return true }
+
+// EnableTLS implements reverseproxy.TLSTransport.
+func (*Transport) EnableTLS(*reverseproxy.TLSConfig) error { return nil }
+
+// errNotJudged is that of requests which no policy has admitted.
+var errNotJudged = errors.New("the request did not come through `sandboxallow broker`, which must stand before reverse_proxy")
+
+// RoundTrip implements http.RoundTripper.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	x, ok := r.Context().Value(brokerageKey{}).(*brokerage)
+	if !ok || x.app != t.app {
+		return nil, errNotJudged
+	}
+	resp, err := t.roundTrip(r, x)
+	if err != nil && x.open != nil && x.open.revoked.Load() != 0 {
+		err = fmt.Errorf("no longer allowed: %v", err) // to Caddy a cancelled request is one that the client gave up
+	}
+	x.err = err
+	return resp, err
+}
+
+func (t *Transport) roundTrip(r *http.Request, x *brokerage) (*http.Response, error) {
+	to := target{raw: r.URL.Host}
+	if bad := to.parse(httpsPort); bad != nil {
+		return nil, &unsent{bad.err, "the site names no upstream"}
+	}
+	if same := to.name == x.target.name && to.port == x.target.port; !same && !t.mayReach(to) {
+		return nil, &unsent{
+			fmt.Errorf("upstream %s of the site of %s, accepted are that one and the hosts of `transport sandboxallow`", to.address(), x.target.address()),
+			"the site leads to another name",
+		}
+	}
+	secrets, err := x.secrets(r.Header)
+	if err != nil {
+		return nil, err
+	}
+	out := t.outgoing(r, x, to)
+	if len(secrets.all) > 0 {
+		r.Header = x.sent // for those who log the request
+		ctx := httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
+			Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+				secrets.maskHeader(http.Header(h))
+				return nil
+			},
+		})
+		out = out.WithContext(ctx)
+	}
+	x.transport = t.app.upstreams.by(carriage{sel: x.sel, tls: t.tls})
+	resp, err := x.transport.RoundTrip(out)
+	if err != nil {
+		return nil, err
+	}
+	return resp, x.incoming(resp, secrets)
+}
+
+func (t *Transport) mayReach(to target) bool {
+	return slices.ContainsFunc(t.hosts, func(h target) bool { return h.name == to.name && h.port == to.port })
+}
+
+// unsent is the error of a request that was admitted, and cannot be sent on.
+type unsent struct {
+	err  error
+	text string // for the client
+}
+
+func (e *unsent) Error() string { return e.err.Error() }
+
+// ofTheGateway are fields that Caddy adds, or the client, about who stands between it and the server; and those by
+// which the server might hide what the response says.
+var ofTheGateway = []string{
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Via", "Early-Data",
+	"Sec-WebSocket-Extensions", "Sec-Websocket-Extensions", "Grpc-Accept-Encoding",
+}
+
+// outgoing returns the request to send.
+func (t *Transport) outgoing(r *http.Request, x *brokerage, to target) *http.Request {
+	out := new(http.Request)
+	*out = *r
+	u := *r.URL
+	u.Scheme, u.Host = "https", to.address()
+	out.URL = &u
+	if out.Host == "" || out.Host == x.host {
+		out.Host = to.name.String()
+		if to.port != httpsPort {
+			out.Host = to.address()
+		}
+	}
+	out.Header = r.Header.Clone()
+	for _, name := range ofTheGateway {
+		delete(out.Header, name)
+	}
+	out.Header["Accept-Encoding"] = []string{"identity"}
+	if out.Body != nil {
+		x.handler.credentials.removeFrom(out.Trailer)
+		body := &trailedBody{out.Body, out.Trailer, &x.handler.credentials}
+		out.Body = &requestBody{body, &x.counters}
+	}
+	return out
+}
+
+// trailedBody is the body of a request that a trailer may follow, in which credentials would come too.
+type trailedBody struct {
+	io.ReadCloser
+	trailer     http.Header
+	credentials *credentials
+}
+
+func (b *trailedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.credentials.removeFrom(b.trailer)
+	}
+	return n, err
+}
+
+// secrets returns what the operator has set in a request to prove who it is from.
+func (x *brokerage) secrets(h http.Header) (*secrets, error) {
+	s := new(secrets)
+	for name, values := range h {
+		if !x.handler.credentials.inHeader(name) {
+			continue
+		}
+		for _, v := range values {
+			if slices.Contains(x.sent[name], v) {
+				continue // kept
+			}
+			scheme, secret, ok := strings.Cut(v, " ")
+			if !ok || !strings.HasPrefix(name, "Authorization") {
+				scheme, secret = "", v
+			}
+			if strings.TrimSpace(secret) == "" || scheme == "" && slices.Contains(bareSchemes, strings.ToLower(secret)) {
+				return nil, &unsent{
+					fmt.Errorf("the field %s is without its secret: is the file missing or empty?", name),
+					"the gateway lacks the credential for this name",
+				}
+			}
+			s.add(strings.TrimSpace(secret))
+		}
+	}
+	return s, nil
+}
+
+// bareSchemes are what is left of a credential (RFC 9110 §11.4) whose secret is missing.
+var bareSchemes = []string{"basic", "bearer", "token"}
+
+// incoming prepares a response for the client.
+func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
+	h := resp.Header
+	h.Del("Alt-Svc") // which is about the server
+	if !x.handler.credentials.kept("cookie") {
+		h.Del("Set-Cookie") // of a session that the operator's credential has begun
+	}
+	s.maskHeader(h)
+	resp.Status = s.mask(resp.Status)
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		body := &responseBody{resp.Body, &x.exchange}
+		resp.Body = s.maskBody(body, func() { s.maskHeader(resp.Trailer) })
+		return nil
+	}
+	conn, ok := resp.Body.(io.ReadWriteCloser)
+	if !ok || !isWebSocket(resp.Request.Header) {
+		resp.Body.Close()
+		return errors.New("the upstream switches to a protocol that was not asked for")
+	}
+	counted := &upgradedConn{conn, &x.counters}
+	resp.Body = &maskedConn{counted, s.maskBody(counted, func() {})}
+	return nil
+}
+
+// maskedConn is a WebSocket to an upstream.
+type maskedConn struct {
+	*upgradedConn
+	masked io.Reader
+}
+
+func (c *maskedConn) Read(p []byte) (int, error) { return c.masked.Read(p) }
+
+// failed answers for a transport that has brought no response.
+func (x *brokerage) failed(w http.ResponseWriter, r *http.Request) {
+	var no *unsent
+	if !errors.As(x.err, &no) {
+		failed(w, r, x.err)
+		return
+	}
+	x.app.denied(x.rec, policy.ReasonNotBrokered, no)
+	answer(w, r, x.rec, policy.ReasonNotBrokered, http.StatusBadGateway, no.text)
+}
+
+// UnmarshalCaddyfile sets up the transport. Syntax:
+//
+//	transport sandboxallow {
+//		hosts          <name[:port]>...
+//		tls_trust_pool <module> {
+//			...
+//		}
+//	}
+func (t *Transport) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the transport's name
+	if d.NextArg() {
+		return d.ArgErr()
+	}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		switch option := d.Val(); option {
+		case "hosts":
+			hosts := d.RemainingArgs()
+			if len(hosts) == 0 {
+				return d.ArgErr()
+			}
+			t.Hosts = append(t.Hosts, hosts...)
+		case "tls_trust_pool":
+			if t.TrustPoolRaw != nil {
+				return d.Err("tls_trust_pool is given twice")
+			}
+			if !d.NextArg() {
+				return d.ArgErr()
+			}
+			provider := d.Val()
+			mod, err := caddyfile.UnmarshalModule(d, "tls.ca_pool.source."+provider)
+			if err != nil {
+				return err
+			}
+			t.TrustPoolRaw = caddyconfig.JSONModuleObject(mod, "provider", provider, nil)
+		default:
+			return d.Errf("unknown option %q, accepted are hosts and tls_trust_pool", option)
+		}
+	}
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner         = (*Transport)(nil)
+	_ http.RoundTripper         = (*Transport)(nil)
+	_ reverseproxy.TLSTransport = (*Transport)(nil)
+	_ caddyfile.Unmarshaler     = (*Transport)(nil)
+)
