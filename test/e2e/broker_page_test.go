@@ -43,6 +43,7 @@ func TestBrokerPage(t *testing.T) {
 		"/run/secrets/", filepath.Join(l.dir, "secrets")+"/",
 		"/etc/sandboxallow/corp-ca.pem", corp.file,
 		"/etc/sandboxallow/", g.dir+"/",
+		"172.30.0.64/26", "172.30.0.192/26", // the other one is of the sandbox's address
 	)
 	blocks := make(map[string][]string)
 	for _, b := range fenced.FindAllStringSubmatch(string(page), -1) {
@@ -195,7 +196,7 @@ func TestBrokerPage(t *testing.T) {
 	t.Run("another key for other clients", func(t *testing.T) {
 		const name = "api.mistral.ai"
 		ask(t, name, head("GET /v1/models", name)).is(t, welcome)
-		research := netip.MustParseAddr("172.30.0.70")
+		research := netip.MustParseAddr("172.30.0.200")
 		if err := l.sandbox.ip("addr", "add", research.String()+"/24", "dev", linkGateway); err != nil {
 			t.Fatal(err)
 		}

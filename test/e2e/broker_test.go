@@ -36,6 +36,9 @@ const (
 	mark         = "from-the-sandbox" // in each credential that a client makes up
 )
 
+// nobody is an address of the sandbox whose policy allows nothing.
+var nobody = netip.MustParseAddr("fd00:30::66")
+
 // brokerLab is a lab in which these names are brokered, and allowedHost is not.
 func brokerLab(t *testing.T) (*lab, *gateway, *api) {
 	t.Helper()
@@ -56,7 +59,7 @@ func brokerLab(t *testing.T) (*lab, *gateway, *api) {
 	}
 	g, a := l.startBroker(t, config{
 		policy: allowing(append(names, allowedHost, oddPort+":8443,8444", "many.example.org:*")...) +
-			"policy nobody {\n\tclient " + sandboxAddr6.String() + "\n}\n",
+			"policy nobody {\n\tclient " + nobody.String() + "\n}\n",
 		sites: sites,
 	})
 	for name, key := range map[string]field{
@@ -262,17 +265,18 @@ func TestBroker(t *testing.T) {
 			c := in(t, openAI)
 			c.ask(t, get(host)).refuses(t, http.StatusMisdirectedRequest, "name_mismatch")
 			a.ours(t, n, 0, openAI, openAIField)
-			if d := g.decidedBy(t, "http", mark, msgDenied, openAI); d.Reason != "name_mismatch" {
+			if d := g.decidedBy(t, "http", mark, msgDenied, host); d.Reason != "name_mismatch" || !strings.Contains(d.Error, openAI) {
 				t.Errorf("decision %+v", d)
 			}
 		}
 		// The same name, otherwise written.
 		n := a.count()
-		for _, host := range []string{"API.OpenAI.com", openAI + ":443", openAI + "."} {
+		for _, host := range []string{"API.OpenAI.com", openAI + ":443"} {
 			in(t, openAI).ask(t, get(host)).is(t, welcome)
 		}
-		a.ours(t, n, 3, openAI, openAIField)
-		for _, host := range []string{openAI + ":80", openAI + ":8443", "user@" + openAI, openAI + ":443:443", ""} {
+		a.ours(t, n, 2, openAI, openAIField)
+		// SNI has no dot at its end (RFC 6066 §3), and Caddy takes the two for different.
+		for _, host := range []string{openAI + ".", openAI + ":80", openAI + ":8443", "user@" + openAI, openAI + ":443:443", ""} {
 			n := a.count()
 			if got := in(t, openAI).ask(t, get(host)); got.status < 400 {
 				t.Errorf("Host %q: %+v", host, got)
@@ -360,7 +364,8 @@ func TestBroker(t *testing.T) {
 			mark := g.caddy.log.mark()
 			l.converse(t, gatewayHTTP).ask(t, head("GET /v1/models", name)).refuses(t, http.StatusForbidden, "plaintext_refused")
 			g.decidedBy(t, "http", mark, msgDenied, name)
-			for _, port := range []string{"", ":80", ":443"} {
+			l.converse(t, gatewayProxy).ask(t, head("GET http://"+name+":443/v1/models", name)).refuses(t, http.StatusBadRequest, "bad_request")
+			for _, port := range []string{"", ":80"} {
 				mark := g.caddy.log.mark()
 				l.converse(t, gatewayProxy).ask(t, head("GET http://"+name+port+"/v1/models", name)).refuses(t, http.StatusForbidden, "plaintext_refused")
 				g.decidedBy(t, "proxy", mark, msgDenied, name)
@@ -419,14 +424,16 @@ func TestBroker(t *testing.T) {
 		}
 	})
 	t.Run("client without the policy", func(t *testing.T) {
+		if err := l.sandbox.ip("addr", "add", nobody.String()+"/64", "dev", linkGateway, "nodad"); err != nil {
+			t.Fatal(err)
+		}
 		n, mark := a.count(), g.caddy.log.mark()
-		c, err := l.sandbox.dialFrom(sandboxAddr6, "tcp", netip.AddrPortFrom(gatewayAddr6, 443))
+		c, err := l.sandbox.dialFrom(nobody, "tcp", netip.AddrPortFrom(gatewayAddr6, 443))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		err = tls.Client(c, l.ca.client(openAI)).Handshake()
-		if alert := tls.AlertError(0); !errors.As(err, &alert) || alert != alertUnrecognizedName {
+		if err := tls.Client(c, l.ca.client(openAI)).Handshake(); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 			t.Errorf("%v, want the alert unrecognized_name", err)
 		}
 		if d := g.decided(t, mark, msgDenied, openAI); d.Reason != "not_allowed" || d.Policy != "nobody" {
@@ -502,10 +509,11 @@ func TestBroker(t *testing.T) {
 			t.Errorf("the upstream was asked by %s", c[0].Proto)
 		}
 	})
-	t.Run("upload and download", func(t *testing.T) {
+	t.Run("download", func(t *testing.T) {
 		need(t, "curl")
 		const size = 20 << 20
-		out, err := l.run("sh", "-c", strings.Join(curl(l), " ")+" https://"+openAI+"/data?size="+strconv.Itoa(size)+" | sha256sum")
+		script := strings.Join(curl(l), " ") + ` --fail-with-body --output "$2" "$1" && sha256sum <"$2"`
+		out, err := l.run("sh", "-ec", script, "sh", "https://"+openAI+"/data?size="+strconv.Itoa(size), filepath.Join(l.dir, "data"))
 		if err != nil || !strings.HasPrefix(out, sum(size)) {
 			t.Errorf("%q, %v", out, err)
 		}
@@ -662,13 +670,15 @@ func streamsThrough(t *testing.T, l *lab, a *api, name string, env []string) {
 				t.Fatal(err)
 			}
 			first := make([]byte, len(tokens[0]))
-			if _, err := io.ReadFull(out, first); err != nil || string(first) != tokens[0] {
-				t.Errorf("%q, %v, want %q: %s", first, err, tokens[0], said.Bytes())
-			}
+			_, early := io.ReadFull(out, first)
 			a.goOn(s.client)
 			rest, err := io.ReadAll(out)
-			if exit := cmd.Wait(); exit != nil || err != nil || string(first)+string(rest) != story {
-				t.Errorf("%q, %v, %v, want %q: %s", string(first)+string(rest), err, exit, story, said.Bytes())
+			exit := cmd.Wait()
+			if early != nil || string(first) != tokens[0] {
+				t.Fatalf("%v: %s", early, said.Bytes())
+			}
+			if got := string(first) + string(rest); exit != nil || err != nil || got != story {
+				t.Errorf("%q, %v, %v, want %q: %s", got, err, exit, story, said.Bytes())
 			}
 		})
 	}
