@@ -26,6 +26,7 @@ import (
 //	/v1/...                    "you are in"
 //	/echo                      all that was sent, in the body, in fields of the header and in the trailer
 //	/echo/slowly               the same body, an octet at a time
+//	/echo/early                the same header, before that of the answer (103)
 //	/echo/socket               a WebSocket that begins with all that was sent, and then sends back what it gets
 //	/both                      the body, sent back as it comes, and a trailer as gRPC has it
 //	/status/CODE               an answer with that status
@@ -74,6 +75,14 @@ func newAPI(ca *authority, w *web) *api {
 			_, _ = rw.Write([]byte{b})
 			_ = http.NewResponseController(rw).Flush()
 		}
+	})
+	mux.HandleFunc("/echo/early", func(rw http.ResponseWriter, r *http.Request) {
+		for _, values := range r.Header {
+			rw.Header().Add("Link", strings.Join(values, " "))
+		}
+		rw.WriteHeader(http.StatusEarlyHints)
+		rw.Header().Del("Link")
+		_, _ = io.WriteString(rw, "late\n")
 	})
 	mux.Handle("/echo/socket", websocket.Server{Handler: func(c *websocket.Conn) {
 		_, _ = io.WriteString(c, sent(c.Request()))
@@ -218,14 +227,11 @@ func (a *api) going(model string) chan struct{} {
 // goOn lets the stream of a model go on. It is for one stream.
 func (a *api) goOn(model string) { close(a.going(model)) }
 
-// sent is all of a request but its body.
+// sent is all of a request but its body, as it was sent.
 func sent(r *http.Request) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s %s %s\nHost: %s\n", r.Method, r.RequestURI, r.Proto, r.Host)
 	_ = r.Header.Write(&text)
-	b, _ := json.Marshal(r.Header)
-	text.Write(b)
-	text.WriteByte('\n')
 	return text.String()
 }
 
