@@ -67,7 +67,7 @@ func (b *Broker) Provision(ctx caddy.Context) error {
 		}
 		b.except = append(b.except, n)
 	}
-	b.credentials = credentials{headers: make(map[string]bool), queries: make(map[string]bool)}
+	b.credentials.headers, b.credentials.queries = make(map[string]bool), make(map[string]bool)
 	for _, s := range b.RemoveHeader {
 		b.credentials.headers[fold(s)] = true
 	}

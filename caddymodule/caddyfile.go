@@ -207,7 +207,10 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	switch kind {
 	case "dashboard":
 		v := new(Dashboard)
-		return h.NewRoute(matchers, v), v.UnmarshalCaddyfile(d)
+		if err := v.UnmarshalCaddyfile(d); err != nil {
+			return nil, err
+		}
+		return h.NewRoute(matchers, v), nil
 	case "broker":
 		v := new(Broker)
 		if err := v.UnmarshalCaddyfile(d); err != nil {

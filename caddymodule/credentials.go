@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unicode"
 )
 
@@ -13,7 +15,13 @@ import (
 type credentials struct {
 	headers map[string]bool // in the form of fold: true if it is one, false if it is none
 	queries map[string]bool
+
+	judged sync.Map // name of a field -> bool
+	count  atomic.Int32
 }
+
+// maxJudged is how many names of fields are remembered. Clients choose them.
+const maxJudged = 512
 
 // fold returns the one form of a name of a field or parameter: lower case, `-` between words. Servers that hand
 // fields on to programs take X_Api_Key for X-Api-Key.
@@ -28,6 +36,18 @@ func fold(name string) string {
 
 // inHeader reports whether a field carries a credential.
 func (c *credentials) inHeader(name string) bool {
+	if is, ok := c.judged.Load(name); ok {
+		return is.(bool)
+	}
+	is := c.judge(name)
+	if c.count.Load() < maxJudged {
+		c.count.Add(1)
+		c.judged.Store(strings.Clone(name), is)
+	}
+	return is
+}
+
+func (c *credentials) judge(name string) bool {
 	name = fold(name)
 	if is, ok := c.headers[name]; ok {
 		return is

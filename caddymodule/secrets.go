@@ -2,8 +2,11 @@ package caddymodule
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
+	"slices"
 )
 
 const (
@@ -17,21 +20,23 @@ const (
 )
 
 // secrets are what must not be told to a client.
-type secrets struct{ all [][]byte }
-
-func (s *secrets) add(secret string) {
-	if len(secret) >= minSecret {
-		s.all = append(s.all, []byte(secret))
-	}
+type secrets struct {
+	all [][]byte
+	max int // length of the longest
 }
 
-// longest returns the length of the longest secret.
-func (s *secrets) longest() int {
-	n := 0
-	for _, secret := range s.all {
-		n = max(n, len(secret))
+// add adds a secret, and the forms that it has in JSON and in URLs.
+func (s *secrets) add(secret string) {
+	if len(secret) < minSecret {
+		return
 	}
-	return n
+	quoted, _ := json.Marshal(secret) // every string has that form
+	for _, form := range []string{secret, string(quoted[1 : len(quoted)-1]), url.QueryEscape(secret), url.PathEscape(secret)} {
+		if !slices.ContainsFunc(s.all, func(known []byte) bool { return string(known) == form }) {
+			s.all = append(s.all, []byte(form))
+			s.max = max(s.max, len(form))
+		}
+	}
 }
 
 // hide puts asterisks in the place of the secrets in b.
@@ -87,62 +92,91 @@ func (s *secrets) maskBody(body io.ReadCloser, ended func()) io.ReadCloser {
 	return &maskedBody{ReadCloser: body, s: s, ended: ended}
 }
 
-// maskedBody masks what is read through it as it comes, and never makes anybody wait for more than the rest of what
-// looks like a secret.
+// maskedBody masks what is read through it as it comes, and makes nobody wait but for the rest of what looks like a
+// secret.
 type maskedBody struct {
 	io.ReadCloser
 	s     *secrets
 	ended func()
 
-	tail  []byte // the last that was passed on, shorter than minHeld, which a secret may begin with
-	held  []byte // what follows, and is not passed on yet
-	ready []byte // masked, to be passed on
+	tail  []byte // the last that was passed on, shorter than minHeld: a secret may begin with it
+	held  []byte // what follows it, and was not passed on yet
+	own   []byte // is read into where a reader has little space
+	ready []byte // is left of own
 	err   error
 }
 
 func (m *maskedBody) Read(p []byte) (int, error) {
 	for len(m.ready) == 0 {
-		if m.err != nil {
+		switch {
+		case m.err != nil:
 			return 0, m.err
-		}
-		if len(p) == 0 {
+		case len(p) == 0:
 			return 0, nil
+		case len(p) >= 2*m.s.max:
+			if n := m.fill(p); n > 0 {
+				return n, nil
+			}
+		default:
+			if m.own == nil {
+				m.own = make([]byte, 2*m.s.max)
+			}
+			m.ready = m.own[:m.fill(m.own)]
 		}
-		m.fill(len(p))
 	}
 	n := copy(p, m.ready)
 	m.ready = m.ready[n:]
 	return n, nil
 }
 
-// fill reads once from the body.
-func (m *maskedBody) fill(size int) {
-	b := append(make([]byte, 0, len(m.tail)+len(m.held)+size), m.tail...)
-	b = append(b, m.held...)
-	n, err := m.ReadCloser.Read(b[len(b) : len(b)+size])
-	b = b[:len(b)+n]
-	passed := len(m.tail)
-	known := bytes.Clone(b) // the tail as the client has it; and what a secret may yet go on from
-	m.s.hide(b)
-	hold := 0
-	if m.err = err; err == nil {
-		hold = min(m.s.begun(known), len(b)-passed)
-	} else if err == io.EOF {
+// fill reads once from the body, behind what is held, and returns how much of b can be passed on.
+func (m *maskedBody) fill(b []byte) int {
+	n := copy(b, m.held)
+	read, err := m.ReadCloser.Read(b[n:])
+	b = b[:n+read]
+	hold := m.s.begun(m.tail, b)
+	if m.err = err; err != nil { // the rest of the secret does not come, and what has come is most of it
+		asterisks(b[len(b)-hold:])
+		hold = 0
+	}
+	if err == io.EOF {
 		m.ended()
 	}
-	end := len(b) - hold
-	m.ready = b[passed:end]
-	m.held = known[end:]
-	m.tail = known[max(0, end-minHeld+1):end]
+	pass := b[:len(b)-hold]
+	m.held = append(m.held[:0], b[len(pass):]...)
+	tail := lastOf(m.tail, pass, minHeld-1)
+	for _, secret := range m.s.all {
+		for k := 1; k <= min(len(m.tail), len(secret)); k++ {
+			if bytes.HasSuffix(m.tail, secret[:k]) && bytes.HasPrefix(b, secret[k:]) {
+				asterisks(b[:len(secret)-k])
+			}
+		}
+	}
+	m.s.hide(pass)
+	m.tail = tail
+	return len(pass)
 }
 
-// begun returns how long the end of b is with which a secret begins, and which is to be held back.
-func (s *secrets) begun(b []byte) int {
-	for n := min(s.longest()-1, len(b)); n >= minHeld; n-- {
-		end := b[len(b)-n:]
+// lastOf returns a copy of the last n octets of a and b, less if there are no more.
+func lastOf(a, b []byte, n int) []byte {
+	if len(b) >= n {
+		return bytes.Clone(b[len(b)-n:])
+	}
+	a = a[max(0, len(a)+len(b)-n):]
+	return append(bytes.Clone(a), b...)
+}
+
+// begun returns how much of the end of b is to be held back: with it, and what of tail stands before it, a secret
+// begins.
+func (s *secrets) begun(tail, b []byte) int {
+	end := b
+	if len(b) < s.max {
+		end = lastOf(tail, b, s.max)
+	}
+	for n := min(s.max-1, len(end)); n >= minHeld; n-- {
 		for _, secret := range s.all {
-			if n < len(secret) && bytes.HasPrefix(secret, end) {
-				return n
+			if n < len(secret) && bytes.HasPrefix(secret, end[len(end)-n:]) {
+				return min(n, len(b))
 			}
 		}
 	}

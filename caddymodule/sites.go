@@ -120,13 +120,13 @@ type siteFinder struct {
 }
 
 func (f *siteFinder) server(srv *caddyhttp.Server) error {
-	ports, elsewhere, err := f.listens(srv)
+	ports, elsewhere, err := listens(srv)
 	if err != nil {
 		return err
 	}
 	for i := range srv.Routes {
 		route := &srv.Routes[i]
-		var w siteWalk
+		w := siteWalk{named: srv.NamedRoutes}
 		if err := w.handlers(route.Handlers); err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (f *siteFinder) server(srv *caddyhttp.Server) error {
 }
 
 // listens returns the ports on which a server listens in our network, and what else it listens on.
-func (f *siteFinder) listens(srv *caddyhttp.Server) (ports []uint16, elsewhere []string, err error) {
+func listens(srv *caddyhttp.Server) (ports []uint16, elsewhere []string, err error) {
 	for _, s := range srv.Listen {
 		na, err := caddy.ParseNetworkAddress(s)
 		if err != nil {
@@ -269,12 +269,27 @@ func (a *App) checkIssuers(srv *caddyhttp.Server, host string) error {
 
 // siteWalk walks over the handlers of a site in the order in which requests meet them.
 type siteWalk struct {
+	named   map[string]*caddyhttp.Route // for `invoke`
 	brokers []*Broker
+	depth   int
 }
 
+// maxDepth bounds how deep routes stand in each other: named routes can invoke themselves.
+const maxDepth = 100
+
 func (w *siteWalk) handlers(hs []caddyhttp.MiddlewareHandler) error {
+	if w.depth++; w.depth > maxDepth {
+		return fmt.Errorf("routes stand more than %d deep in each other", maxDepth)
+	}
+	defer func() { w.depth-- }()
 	for _, h := range hs {
 		switch h := h.(type) {
+		case *caddyhttp.Invoke:
+			if route := w.named[h.Name]; route != nil {
+				if err := w.handlers(route.Handlers); err != nil {
+					return err
+				}
+			}
 		case *Broker:
 			w.brokers = append(w.brokers, h)
 		case *caddyhttp.Subroute:
@@ -284,7 +299,12 @@ func (w *siteWalk) handlers(hs []caddyhttp.MiddlewareHandler) error {
 				}
 			}
 		case *reverseproxy.Handler:
-			if _, ours := h.Transport.(*Transport); ours && len(w.brokers) == 0 {
+			t, ours := h.Transport.(*Transport)
+			if !ours {
+				continue
+			}
+			t.findSecrets(h.Headers)
+			if len(w.brokers) == 0 {
 				return errors.New("`reverse_proxy` stands before `sandboxallow broker`, because handle and route do: " +
 					"write `route { sandboxallow broker ... }` around all of it")
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/caddyserver/caddy/v2/modules/caddytls"
 
@@ -39,6 +40,8 @@ type Transport struct {
 	app   *App
 	hosts []target
 	tls   *tls.Config
+
+	secretFields map[string]bool // that get what is in a file or in the environment, whatever their names are
 }
 
 // CaddyModule returns the Caddy module information.
@@ -109,13 +112,13 @@ func (t *Transport) roundTrip(r *http.Request, x *brokerage) (*http.Response, er
 			"the site leads to another name",
 		}
 	}
-	secrets, err := x.secrets(r.Header)
+	secrets, err := t.secrets(r.Header, x)
 	if err != nil {
 		return nil, err
 	}
 	out := t.outgoing(r, x, to)
+	r.Header = x.sent // for those who log the request
 	if len(secrets.all) > 0 {
-		r.Header = x.sent // for those who log the request
 		ctx := httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
 			Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
 				secrets.maskHeader(http.Header(h))
@@ -192,35 +195,59 @@ func (b *trailedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// findSecrets notes which fields get what is in a file or in the environment.
+func (t *Transport) findSecrets(h *headers.Handler) {
+	if h == nil || h.Request == nil {
+		return
+	}
+	t.secretFields = make(map[string]bool)
+	for _, fields := range []http.Header{h.Request.Set, h.Request.Add} {
+		for name, values := range fields {
+			for _, v := range values {
+				if strings.Contains(v, "{file.") || strings.Contains(v, "{env.") {
+					t.secretFields[http.CanonicalHeaderKey(name)] = true
+				}
+			}
+		}
+	}
+}
+
 // secrets returns what the operator has set in a request to prove who it is from.
-func (x *brokerage) secrets(h http.Header) (*secrets, error) {
+func (t *Transport) secrets(h http.Header, x *brokerage) (*secrets, error) {
 	s := new(secrets)
 	for name, values := range h {
-		if !x.handler.credentials.inHeader(name) {
+		if !t.secretFields[name] && !x.handler.credentials.inHeader(name) {
 			continue
 		}
 		for _, v := range values {
 			if slices.Contains(x.sent[name], v) {
-				continue // kept
+				continue // the client's
 			}
 			scheme, secret, ok := strings.Cut(v, " ")
-			if !ok || !strings.HasPrefix(name, "Authorization") {
-				scheme, secret = "", v
+			if !ok || !slices.Contains(schemes, strings.ToLower(scheme)) {
+				secret = v
 			}
-			if strings.TrimSpace(secret) == "" || scheme == "" && slices.Contains(bareSchemes, strings.ToLower(secret)) {
+			secret = strings.TrimSpace(secret)
+			if secret == "" || slices.Contains(schemes, strings.ToLower(secret)) {
 				return nil, &unsent{
 					fmt.Errorf("the field %s is without its secret: is the file missing or empty?", name),
 					"the gateway lacks the credential for this name",
 				}
 			}
-			s.add(strings.TrimSpace(secret))
+			s.add(secret)
+			if name == "Cookie" {
+				for pair := range strings.SplitSeq(secret, ";") {
+					_, value, _ := strings.Cut(pair, "=")
+					s.add(value)
+				}
+			}
 		}
 	}
 	return s, nil
 }
 
-// bareSchemes are what is left of a credential (RFC 9110 §11.4) whose secret is missing.
-var bareSchemes = []string{"basic", "bearer", "token"}
+// schemes are what stands before a credential (RFC 9110 §11.4), and what is left where a secret is missing.
+var schemes = []string{"apikey", "basic", "bearer", "token"}
 
 // incoming prepares a response for the client.
 func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
