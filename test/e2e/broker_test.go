@@ -367,10 +367,9 @@ func TestBroker(t *testing.T) {
 			g.decidedBy(t, "http", mark, msgDenied, name)
 			l.converse(t, gatewayProxy).ask(t, head("GET http://"+name+":443/v1/models", name)).refuses(t, http.StatusBadRequest, "bad_request")
 			for _, port := range []string{"", ":80"} {
-				mark := g.caddy.log.mark()
 				l.converse(t, gatewayProxy).ask(t, head("GET http://"+name+port+"/v1/models", name)).refuses(t, http.StatusForbidden, "plaintext_refused")
-				g.decidedBy(t, "proxy", mark, msgDenied, name)
 			}
+			g.decidedEach(t, "proxy", mark, msgDenied, name)
 		}
 		// And in a tunnel: what comes first there must be TLS.
 		for _, to := range []string{openAI + ":443", oddPort + ":8443"} {
