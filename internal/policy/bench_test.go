@@ -108,49 +108,54 @@ func TestLoadMillion(t *testing.T) {
 	}
 }
 
+// benchSizes are rules in the policies of benchmarks. test/bench asks for them by these numbers.
+var benchSizes = []int{20, 1_000, 10_000, million}
+
 func BenchmarkLookup(b *testing.B) {
-	for _, n := range []int{10, million} {
-		set, err := Load(Source{File: manyDocument(b, n, "deny .denied.example.com gist.tenant0.com")})
-		if err != nil {
-			b.Fatal(err)
-		}
-		sel := set.Select(netip.MustParseAddr("192.0.2.1"), "")
-		r := rand.New(rand.NewPCG(1, 2))
-		allowed := func(int) string { // of the rules that are no databases
-			i := r.IntN(n)
-			return strings.TrimPrefix(manyName(i-i%10+i%9), ".")
-		}
-		// What a sandbox asks for again and again stays in the caches: that is the figure that counts. All of
-		// a million rules do not.
-		const hot, cold = 1 << 10, 1 << 18
-		for _, bc := range []struct {
-			name  string
-			names int
-			name1 func(i int) string
-			port  uint16
-			want  Verdict
-		}{
-			{"hit", hot, allowed, 443, Allow},
-			{"hit-any-port", hot, allowed, AnyPort, Allow},
-			{"miss", hot, func(i int) string { return fmt.Sprintf("www.unknown%d.com", i) }, 443, Deny},
-			{"denied", hot, func(i int) string { return fmt.Sprintf("a%d.denied.example.com", i) }, 443, Deny},
-			{"cold", cold, allowed, 443, Allow},
-		} {
-			names := make([]Name, bc.names)
-			for i := range names {
-				names[i] = mustName(b, bc.name1(i))
+	for _, n := range benchSizes {
+		b.Run(fmt.Sprintf("rules=%d", n), func(b *testing.B) {
+			set, err := Load(Source{File: manyDocument(b, n, "deny .denied.example.com gist.tenant0.com")})
+			if err != nil {
+				b.Fatal(err)
 			}
-			b.Run(fmt.Sprintf("rules=%d/%s", n, bc.name), func(b *testing.B) {
-				b.ReportAllocs()
-				i := 0
-				for b.Loop() {
-					if d := sel.Lookup(names[i&(len(names)-1)], bc.port); d.Verdict != bc.want {
-						b.Fatalf("%s: got %s", names[i&(len(names)-1)], outcome(d))
+			sel := set.Select(netip.MustParseAddr("192.0.2.1"), "")
+			r := rand.New(rand.NewPCG(1, 2))
+			allowed := func(int) string { // of the rules that are no databases
+				i := r.IntN(n)
+				return strings.TrimPrefix(manyName(i-i%10+i%9), ".")
+			}
+			// What a sandbox asks for again and again stays in the caches: that is the figure that counts. All of
+			// a million rules do not.
+			const hot, cold = 1 << 10, 1 << 18
+			for _, bc := range []struct {
+				name  string
+				names int
+				name1 func(i int) string
+				port  uint16
+				want  Verdict
+			}{
+				{"hit", hot, allowed, 443, Allow},
+				{"hit-any-port", hot, allowed, AnyPort, Allow},
+				{"miss", hot, func(i int) string { return fmt.Sprintf("www.unknown%d.com", i) }, 443, Deny},
+				{"denied", hot, func(i int) string { return fmt.Sprintf("a%d.denied.example.com", i) }, 443, Deny},
+				{"cold", cold, allowed, 443, Allow},
+			} {
+				b.Run(bc.name, func(b *testing.B) {
+					names := make([]Name, bc.names)
+					for i := range names {
+						names[i] = mustName(b, bc.name1(i))
 					}
-					i++
-				}
-			})
-		}
+					b.ReportAllocs()
+					i := 0
+					for b.Loop() {
+						if d := sel.Lookup(names[i&(len(names)-1)], bc.port); d.Verdict != bc.want {
+							b.Fatalf("%s: got %s", names[i&(len(names)-1)], outcome(d))
+						}
+						i++
+					}
+				})
+			}
+		})
 	}
 }
 
@@ -166,19 +171,23 @@ func BenchmarkParseName(b *testing.B) {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	path := manyDocument(b, million, "")
-	before := heap()
-	var set *Set
-	b.ReportAllocs()
-	for b.Loop() {
-		set = nil
-		var err error
-		if set, err = Load(Source{File: path}); err != nil {
-			b.Fatal(err)
-		}
+	for _, n := range benchSizes {
+		b.Run(fmt.Sprintf("rules=%d", n), func(b *testing.B) {
+			path := manyDocument(b, n, "")
+			before := heap()
+			var set *Set
+			b.ReportAllocs()
+			for b.Loop() {
+				set = nil
+				var err error
+				if set, err = Load(Source{File: path}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(int64(heap())-int64(before))/1e6, "MB-held")
+			runtime.KeepAlive(set)
+		})
 	}
-	b.ReportMetric(float64(int64(heap())-int64(before))/1e6, "MB-held")
-	runtime.KeepAlive(set)
 }
 
 func BenchmarkSelect(b *testing.B) {

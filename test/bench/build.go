@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -52,21 +51,4 @@ func version(program string, args ...string) (string, error) {
 		return "", fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)
 	}
 	return strings.TrimSuffix(strings.Join(strings.Fields(string(out)), " "), ","), nil
-}
-
-// find looks for an installed program, or for one of the files.
-func find(program, hint string, files ...string) (string, error) {
-	path, err := exec.LookPath(program)
-	if errors.Is(err, exec.ErrNotFound) {
-		path, err = exec.LookPath("/usr/sbin/" + program) // not in the path of most users
-	}
-	if err != nil {
-		return "", fmt.Errorf("%w: no %s, try %s", errNotInstalled, program, hint)
-	}
-	for _, file := range files {
-		if _, err := os.Stat(file); err != nil {
-			return "", fmt.Errorf("%w: no %s, try %s", errNotInstalled, file, hint)
-		}
-	}
-	return path, nil
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 )
 
@@ -24,12 +23,8 @@ func clientHello(name string, ask uint64) ([]byte, error) {
 		tls.Client(client, &tls.Config{ServerName: name, NextProtos: []string{"h2", "http/1.1"}}).Handshake()
 		client.Close()
 	}()
-	record := make([]byte, recordHeader)
-	if _, err := io.ReadFull(server, record); err != nil {
-		return nil, fmt.Errorf("ClientHello for %s: %w", name, err)
-	}
-	record = append(record, make([]byte, binary.BigEndian.Uint16(record[3:]))...)
-	if _, err := io.ReadFull(server, record[recordHeader:]); err != nil {
+	record, err := readRecord(server)
+	if err != nil {
 		return nil, fmt.Errorf("ClientHello for %s: %w", name, err)
 	}
 	binary.BigEndian.PutUint64(record[asks:], ask)

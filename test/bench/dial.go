@@ -1,8 +1,8 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
-	"io"
 	"net"
 )
 
@@ -22,18 +22,39 @@ func (s *server) dial(name string) (*net.TCPConn, error) {
 	return c, nil
 }
 
-// connected200 is all that a forward proxy says to a CONNECT that it grants.
-const connected200 = "HTTP/1.1 200 Connection Established\r\n\r\n"
+// tunnel opens a tunnel to a name whose far end does what is asked of it.
+func (s *server) tunnel(name string, ask uint64) (*net.TCPConn, error) {
+	hello, err := clientHello(name, ask)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.dial(name)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Write(hello); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
 
-// connect has a forward proxy open a tunnel.
+// connect has a forward proxy open a tunnel. The client speaks first in it, so what comes ends with the head of the
+// response.
 func (s *server) connect(c net.Conn, name string) error {
 	if _, err := fmt.Fprintf(c, "CONNECT %[1]s:%[2]d HTTP/1.1\r\nHost: %[1]s:%[2]d\r\n\r\n", name, s.proxyTo); err != nil {
 		return err
 	}
-	got := make([]byte, len(connected200))
-	n, err := io.ReadFull(c, got)
-	if err != nil || string(got) != connected200 {
-		return fmt.Errorf("CONNECT %s: got %q: %v", name, got[:n], err)
+	var head []byte
+	for buf := make([]byte, 512); !bytes.HasSuffix(head, []byte("\r\n\r\n")); {
+		n, err := c.Read(buf)
+		head = append(head, buf[:n]...)
+		if err != nil || len(head) > len(buf) {
+			return fmt.Errorf("CONNECT %s: got %q: %v", name, head, err)
+		}
+	}
+	if !bytes.HasPrefix(head, []byte("HTTP/1.1 200 ")) {
+		return fmt.Errorf("CONNECT %s: got %q", name, head)
 	}
 	return nil
 }

@@ -1,100 +1,118 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"os"
+	"math"
+	"os/exec"
+	"regexp"
+	"strconv"
 	"time"
 )
 
-// The load of a DNS server: so many sockets, each with so many questions that wait for their reply.
 const (
-	dnsSockets  = 8
-	dnsInFlight = 8
+	dnsClients  = 8  // sockets
+	dnsInFlight = 64 // questions of all of them together that wait for a reply
 
-	// dnsPatience is how long a reply may take. On a loopback address none is lost unless the server
-	// loses it.
-	dnsPatience = 2 * time.Second
+	// dnsPatience is how long a reply may take. On a loopback address none is lost unless the server loses it.
+	dnsPatience = 5 * time.Second
 )
 
-// dnsQuestions is the cost of a question over UDP.
-func dnsQuestions(name, against string) measure {
+// resolving is the cost of a question over UDP, as dnsperf asks it.
+func resolving(name, against string) measure {
 	return measure{
 		name: name,
-		text: fmt.Sprintf("UDP, closed loop, %d sockets with %d questions in flight each. Of ten names five are below a zone of the "+
-			"policy, three are single names of it, two are denied; A and AAAA, half with EDNS. Every reply is checked.",
-			dnsSockets, dnsInFlight),
+		text: fmt.Sprintf("dnsperf: UDP, %d questions in flight on %d sockets, A with EDNS. Of ten names five are below a zone of the "+
+			"rules, three are single names of them, two are denied. Before that %d replies are checked one by one.",
+			dnsInFlight, dnsClients, dnsProof),
 		against: against,
 		columns: []column{
 			{"CPU per question", microseconds, true},
 			{"questions/s", count, true},
+			{"RSS", megabytes, false},
 		},
-		load: func(ctx context.Context, s *server, m *meter) error {
-			return together(ctx, dnsSockets, func(ctx context.Context, i int) error {
-				return s.asked.ask(ctx, net.UDPAddrFromAddrPort(s.addr), i*len(s.asked.wire)/dnsSockets, m)
-			})
-		},
-		values: func(u use) []float64 { return []float64{u.cpuPer(), u.perSecond()} },
-	}
-}
-
-// ask keeps a socket busy until ctx ends, then waits for the replies that are due. It begins with the
-// question of index next and goes round.
-func (q *questions) ask(ctx context.Context, to *net.UDPAddr, next int, m *meter) error {
-	c, err := net.DialUDP("udp", nil, to)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	buf := make([]byte, 64<<10)
-	waiting := 0
-	for received := 0; ; received++ {
-		for ; waiting < dnsInFlight && ctx.Err() == nil; waiting++ {
-			if _, err := c.Write(q.wire[next%len(q.wire)]); err != nil {
-				return err
+		take: func(ctx context.Context, s *server, p pace) ([]float64, error) {
+			if _, err := dnsperf(ctx, s, p.warm); err != nil {
+				return nil, err
 			}
-			next++
-		}
-		if waiting == 0 {
-			return nil
-		}
-		if received%256 == 0 { // a deadline for each read would cost more than the read
-			c.SetReadDeadline(time.Now().Add(dnsPatience))
-		}
-		n, err := c.Read(buf)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("%d questions without a reply within %v", waiting, dnsPatience)
-		}
-		if err != nil {
-			return err
-		}
-		if err := q.check(buf[:n]); err != nil {
-			return err
-		}
-		waiting--
-		m.done.Add(1)
+			before, err := s.process.cpu()
+			if err != nil {
+				return nil, err
+			}
+			got, err := dnsperf(ctx, s, p.window)
+			if err != nil {
+				return nil, err
+			}
+			after, err := s.process.cpu()
+			if err != nil {
+				return nil, err
+			}
+			m, err := s.process.memory()
+			if err != nil {
+				return nil, err
+			}
+			return []float64{(after - before).Seconds() / got.completed, got.perSecond, m.rss}, nil
+		},
 	}
 }
 
-// awaitDNS waits until a DNS server gives the right answer.
-func (s *server) awaitDNS(ctx context.Context) error {
-	return s.process.await(ctx, func() error {
-		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(s.addr))
-		if err != nil {
-			return err
+// answered is what dnsperf has to say.
+type answered struct {
+	completed float64
+	perSecond float64
+}
+
+// dnsperf asks a server for as long as d.
+func dnsperf(ctx context.Context, s *server, d time.Duration) (answered, error) {
+	path, err := dnsperfProgram.find()
+	if err != nil {
+		return answered{}, err
+	}
+	cmd := exec.CommandContext(ctx, path, "-W", "-s", s.addr.Addr().String(), "-p", strconv.Itoa(int(s.addr.Port())),
+		"-d", s.questions, "-l", strconv.FormatFloat(d.Seconds(), 'f', 3, 64), "-e",
+		"-c", strconv.Itoa(dnsClients), "-q", strconv.Itoa(dnsInFlight), "-t", strconv.Itoa(int(dnsPatience.Seconds())))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return answered{}, fmt.Errorf("dnsperf: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return readDNSPerf(out, s.answers)
+}
+
+var dnsperfLine = regexp.MustCompile(`(?m)^\s*(Queries sent|Queries completed|Queries per second|Response codes):\s+(.*)$`)
+var dnsperfCode = regexp.MustCompile(`([A-Z]+) (\d+) \(`)
+
+// readDNSPerf reads what dnsperf has printed. A reply that is lost is an error, and so is it if the answers of each
+// kind do not come in their shares: questions are asked by turns.
+func readDNSPerf(out []byte, shares map[string]float64) (answered, error) {
+	fields := make(map[string]string)
+	for _, m := range dnsperfLine.FindAllSubmatch(out, -1) {
+		fields[string(m[1])] = string(m[2])
+	}
+	number := func(field string) float64 {
+		var n float64
+		if _, err := fmt.Sscan(fields[field], &n); err != nil {
+			return math.NaN()
 		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(time.Second))
-		if _, err := c.Write(s.asked.wire[0]); err != nil {
-			return err
+		return n
+	}
+	got := answered{number("Queries completed"), number("Queries per second")}
+	if sent := number("Queries sent"); got.completed != sent || !(sent > 0) || !(got.perSecond > 0) {
+		return answered{}, fmt.Errorf("dnsperf: %s of %s questions answered", fields["Queries completed"], fields["Queries sent"])
+	}
+	codes := make(map[string]float64)
+	for _, m := range dnsperfCode.FindAllStringSubmatch(fields["Response codes"], -1) {
+		codes[m[1]], _ = strconv.ParseFloat(m[2], 64)
+	}
+	for code := range codes {
+		if shares[code] == 0 {
+			return answered{}, fmt.Errorf("dnsperf: got answers %s, want none of %s", fields["Response codes"], code)
 		}
-		buf := make([]byte, 64<<10)
-		n, err := c.Read(buf)
-		if err != nil {
-			return err
+	}
+	for code, share := range shares {
+		if math.Abs(codes[code]-share*got.completed) > 10+got.completed/100 {
+			return answered{}, fmt.Errorf("dnsperf: got answers %s, want %.0f %% %s", fields["Response codes"], share*100, code)
 		}
-		return s.asked.check(buf[:n])
-	})
+	}
+	return got, nil
 }

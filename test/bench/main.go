@@ -1,16 +1,16 @@
 // Command bench measures sandboxallow beside what people run today, on this machine and in one run: what a DNS
-// question, a new tunnel and a GB through a tunnel cost, and how many there are a second.
+// question, a tunnel, a GB through it and a request cost, and how many there are a second.
 //
-//	go run ./test/bench          under 7 minutes once all is compiled; writes test/bench/RESULTS.md
-//	go run ./test/bench -quick   under 90 s, a first impression; prints only
+//	go run ./test/bench          under 10 minutes once all is compiled; writes test/bench/RESULTS.md and quotes it in README.md
+//	go run ./test/bench -quick   under 2 minutes, a first impression; prints only
 //
 // Everything happens on loopback addresses. The peers are started by the bench and stopped by it, on Ctrl-C
-// too; what they write goes to a temporary folder. nginx has to be installed (Debian: nginx and
-// libnginx-mod-stream), stock CoreDNS and stock Caddy with caddy-l4 are built from this module. A peer that is
-// not there, or does not do its job, gets a line that says so and no number.
+// too; what they write goes to a temporary folder. Most are Debian's, which -install installs as root; stock CoreDNS
+// and stock Caddy with caddy-l4 are built from this module. A peer that is not there, or does not do its job, gets a
+// line that says so and no number.
 //
-// A measure is one file here and so is a peer; suites.go lists which are measured together, targets.go what
-// the ratios should be.
+// A suite is peers that are measured in turns: suites.go lists them all, and is what to add to. A measure is one file
+// here; the peers are in peers_*.go and their configurations in peers/; targets.go is what the figures should be.
 package main
 
 import (
@@ -28,9 +28,12 @@ import (
 )
 
 func main() {
+	maybeUpstream()
 	quick := flag.Bool("quick", false, "fewer and shorter rounds, and no file unless -o names one")
 	out := flag.String("o", "", "write the results to this `file` (default test/bench/RESULTS.md)")
-	only := flag.String("only", "", "run the suite of this `name` alone (dns, tunnels, proxy, denials), and write no file unless -o names one")
+	names := strings.Join(suiteNames(suites(new(lab))), ", ")
+	only := flag.String("only", "", "run the suite of this `name` alone ("+names+"), and write no file unless -o names one")
+	debian := flag.Bool("install", false, "install the Debian packages of peers that are missing; as root, else say which")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		flag.Usage()
@@ -39,6 +42,9 @@ func main() {
 	signal.Ignore(syscall.SIGPIPE) // `| head` must not keep us from tidying up
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *debian {
+		install(ctx, programs, func(format string, a ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", a...) })
+	}
 	err := run(ctx, *quick, *out, *only)
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -58,8 +64,10 @@ func run(ctx context.Context, quick bool, out, only string) error {
 		return err
 	}
 	defer l.close()
+	readme := ""
 	if out == "" && !quick && only == "" {
 		out = filepath.Join(l.root, "test", "bench", "RESULTS.md")
+		readme = filepath.Join(l.root, "README.md")
 	}
 	p := full
 	if quick {
@@ -80,7 +88,7 @@ func run(ctx context.Context, quick bool, out, only string) error {
 		r.tables = append(r.tables, tables...)
 	}
 	if !found {
-		return fmt.Errorf("no suite %q, accepted are dns, tunnels, proxy and denials", only)
+		return fmt.Errorf("no suite %q, accepted are %s", only, strings.Join(suiteNames(suites(l)), ", "))
 	}
 	r.took = time.Since(r.began)
 	r.print(os.Stdout)
@@ -89,6 +97,12 @@ func run(ctx context.Context, quick bool, out, only string) error {
 			return err
 		}
 		fmt.Fprintln(os.Stderr, "bench: wrote", out)
+	}
+	if readme != "" {
+		if err := quoteIn(readme, out); err != nil {
+			return err
+		}
+		fmt.Fprintln(os.Stderr, "bench: wrote", readme)
 	}
 	return r.ourFailure()
 }

@@ -53,14 +53,29 @@ type use struct {
 	latencies []time.Duration
 }
 
+// load keeps a server busy until ctx ends, and counts in m what it has done. An error means that it did not do its
+// job.
+type load func(ctx context.Context, s *server, m *meter) error
+
+// values has a measure take what is to be read off a load.
+func (ld load) values(read func(use) []float64) func(context.Context, *server, pace) ([]float64, error) {
+	return func(ctx context.Context, s *server, p pace) ([]float64, error) {
+		u, err := ld.observe(ctx, s, p)
+		if err != nil {
+			return nil, err
+		}
+		return read(u), nil
+	}
+}
+
 // observe puts a server under load and takes the difference of all counters over a window in its midst:
 // neither the begin nor the end of the load is in it.
-func (m *measure) observe(ctx context.Context, s *server, p pace) (use, error) {
+func (ld load) observe(ctx context.Context, s *server, p pace) (use, error) {
 	loaded, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var counted meter
 	ended := make(chan error, 1)
-	go func() { ended <- m.load(loaded, s, &counted) }()
+	go func() { ended <- ld(loaded, s, &counted) }()
 
 	u, err := counted.window(s, p, ended)
 	if err != nil {

@@ -20,6 +20,9 @@ type process struct {
 	done chan struct{} // closed when it has ended
 }
 
+// path is that of a file in the folder of the process.
+func (p *process) path(name string) string { return filepath.Join(filepath.Dir(p.out), name) }
+
 // startProcess starts a program in dir, where it finds its configuration and leaves what it writes.
 func startProcess(dir, program string, args ...string) (*process, error) {
 	p := &process{out: filepath.Join(dir, "output"), done: make(chan struct{})}

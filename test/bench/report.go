@@ -29,7 +29,7 @@ What `+"`%s`"+` wrote on %s. It took %v, builds included.
 Figures are the medians of %d rounds of %v, in which the peers of a table took turns. A ratio (×) is the
 median of the ratios within the rounds; ± is half the distance between the best and the worst round, of
 the first figure. CPU is what the kernel accounts to the processes of the server, user and system; clients and
-upstream have the same cores, so figures per second are for comparison only.
+upstream have the same cores, so figures per second are for comparison only. A peer that failed has no figures.
 
 `, r.command, r.began.Format("2006-01-02"), r.took.Round(time.Second), r.pace.rounds, r.pace.window)
 	r.printMachine(w)
@@ -42,17 +42,18 @@ upstream have the same cores, so figures per second are for comparison only.
 	r.printTargets(w)
 	fmt.Fprint(w, "\n## Peers\n\n")
 	r.printPeers(w)
-	fmt.Fprint(w, commands)
+	fmt.Fprintf(w, commands, strings.Join(suiteNames(suites(new(lab))), ", "))
 }
 
 // commands is how to repeat what was measured.
 const commands = `
 ## Again
 
-    apt-get install nginx libnginx-mod-stream   # Debian; the service may stay stopped
-    make bench                                  # all of it, under 7 minutes once all is compiled
-    go run ./test/bench -quick                  # a first impression, under 90 s
-    go run ./test/bench -only dns               # or tunnels, proxy, denials
+    make bench                             # all of it, under 10 minutes; as root it installs what is missing
+    go run ./test/bench -quick             # a first impression, under 2 minutes
+    go run ./test/bench -only dns          # one suite: %s
+
+The configurations of the peers are in [peers](peers).
 `
 
 func (r *report) printMachine(w io.Writer) {
@@ -112,26 +113,53 @@ func (t *table) print(w io.Writer) {
 }
 
 func (r *report) printTargets(w io.Writer) {
-	g := grid{{"", "figure", "ratio", "wanted"}}
+	g := grid{{"", "figure", "is", "wanted"}}
 	for _, t := range targets {
 		i := slices.IndexFunc(r.tables, func(tb table) bool { return tb.measure.name == t.measure })
 		if i < 0 {
 			continue // a suite that was left out
 		}
-		ratio := r.tables[i].ratio(t)
-		g = append(g, []string{t.verdict(ratio), fmt.Sprintf("%s, %s: %s × %s", t.measure, t.column, t.peer, t.against),
-			figure(ratio, "%.3f"), t.text})
+		x := r.tables[i].value(t)
+		verdict := t.verdict(x)
+		if t.text == "" {
+			verdict = ""
+		}
+		g = append(g, []string{verdict, t.figure(), r.tables[i].format(t, x), t.text})
 	}
 	g.print(w)
 }
 
-// ratio is the one that a target is about, NaN if it was not measured.
-func (t *table) ratio(want target) float64 {
-	i := slices.IndexFunc(t.measure.columns, func(c column) bool { return c.name == want.column })
-	if i < 0 {
+// figure says what the target is about. Each target says something else.
+func (t target) figure() string {
+	text := fmt.Sprintf("%s, %s: %s", t.measure, t.column, t.peer)
+	if t.against != "" {
+		text += " × " + t.against
+	}
+	return text
+}
+
+// value is what a target is about, NaN if it was not measured.
+func (t *table) value(want target) float64 {
+	i := t.column(want.column)
+	switch {
+	case i < 0:
 		return math.NaN()
+	case want.against == "":
+		return median(t.row(want.peer).column(i))
 	}
 	return ratio(t.row(want.peer), t.row(want.against), i)
+}
+
+func (t *table) format(want target, x float64) string {
+	if i := t.column(want.column); i >= 0 && want.against == "" {
+		return t.measure.columns[i].format(x)
+	}
+	return figure(x, "%.3f")
+}
+
+// column is the index of a column, -1 if there is none of that name.
+func (t *table) column(name string) int {
+	return slices.IndexFunc(t.measure.columns, func(c column) bool { return c.name == name })
 }
 
 func (r *report) printPeers(w io.Writer) {

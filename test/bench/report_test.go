@@ -28,7 +28,7 @@ func TestFailures(t *testing.T) {
 		measures: []measure{{
 			name: "measure", text: "How it is done.", against: "healthy",
 			columns: []column{{"CPU", microseconds, true}, {"rate", count, false}},
-			load: func(ctx context.Context, s *server, m *meter) error {
+			take: load(func(ctx context.Context, s *server, m *meter) error {
 				if s == broken {
 					if calls++; calls == 2 {
 						return errors.New("connection reset")
@@ -38,8 +38,7 @@ func TestFailures(t *testing.T) {
 					m.took(time.Microsecond)
 				}
 				return nil
-			},
-			values: func(use) []float64 { return []float64{12e-6, 34567} },
+			}).values(func(use) []float64 { return []float64{12e-6, 34567} }),
 		}},
 	}
 	tables, err := s.run(t.Context(), short)

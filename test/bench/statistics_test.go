@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -93,9 +94,9 @@ func TestTargets(t *testing.T) {
 			for _, m := range s.measures {
 				tb := table{measure: m}
 				for _, p := range s.peers {
-					tb.rows = append(tb.rows, &row{peer: p, rounds: [][]float64{{1, 1, 1, 1}}})
+					tb.rows = append(tb.rows, &row{peer: p, rounds: [][]float64{slices.Repeat([]float64{1}, len(m.columns))}})
 				}
-				found = found || m.name == target.measure && tb.ratio(target) == 1
+				found = found || m.name == target.measure && tb.value(target) == 1
 			}
 		}
 		if !found {

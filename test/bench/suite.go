@@ -10,11 +10,15 @@ import (
 	"time"
 )
 
-// suite is peers that are started together and measured in turns.
+// suite is peers that are measured in turns.
 type suite struct {
 	name     string
 	peers    []peer
 	measures []measure
+
+	// anew has the peers started for each figure, one at a time, and not all of them at the beginning: for what a
+	// server that has had a load before would answer differently.
+	anew bool
 }
 
 // peer is one way to do the job.
@@ -27,27 +31,28 @@ type peer struct {
 
 // server is a peer that runs.
 type server struct {
-	addr    netip.AddrPort // where clients connect
-	version string
-	process *process   // nil where nothing stands between the client and the upstream
-	asked   *questions // of a DNS server, else nil
-	proxyTo uint16     // the upstream's port for a forward proxy, 0 for what is none
-	refuses bool       // clients ask for names that no rule admits
+	addr      netip.AddrPort // where clients connect
+	version   string
+	process   *process           // nil where nothing stands between the client and the upstream
+	proxyTo   uint16             // the upstream's port for a forward proxy, 0 for what is none
+	refuses   bool               // clients ask for names that no rule admits
+	policy    *setting           // of our gateway, whose policy can be changed
+	changes   bool               // its policy is changed each second while it is measured
+	questions string             // of a DNS server: the file with what it is asked
+	answers   map[string]float64 // of a DNS server: what part of the answers has which code
+	functions []string           // of none that runs: the benchmarks of each column, in Go; none if empty
 }
 
-// measure is a kind of load and what is to be read off it.
+// measure is what is to be known of each peer of a suite.
 type measure struct {
 	name    string
 	text    string // how it is done, for the results
-	against string // the peer that ratios are relative to
+	against string // the peer that ratios are relative to; none if empty
 	columns []column
 
-	// load keeps s busy until ctx ends, and counts in m what s has done. An error means that s did not do
+	// take returns the values of the columns; NaN where there is none. An error means that the server did not do
 	// its job: nothing is forgiven, for what fails is often cheap.
-	load func(ctx context.Context, s *server, m *meter) error
-
-	// values are those of the columns; NaN where there is none.
-	values func(use) []float64
+	take func(context.Context, *server, pace) ([]float64, error)
 }
 
 // column is one figure of a measure.
@@ -60,13 +65,14 @@ type column struct {
 // pace is how much is measured.
 type pace struct {
 	rounds int
+	anew   int           // rounds for which servers are started
 	warm   time.Duration // under load before each window
 	window time.Duration
 }
 
 var (
-	full  = pace{rounds: 5, warm: 250 * time.Millisecond, window: 1750 * time.Millisecond}
-	brief = pace{rounds: 3, warm: 150 * time.Millisecond, window: 500 * time.Millisecond}
+	full  = pace{rounds: 5, anew: 2, warm: 150 * time.Millisecond, window: 800 * time.Millisecond}
+	brief = pace{rounds: 2, anew: 1, warm: 50 * time.Millisecond, window: 200 * time.Millisecond}
 )
 
 // table is what came out of one measure.
@@ -90,17 +96,21 @@ func (s suite) run(ctx context.Context, p pace) ([]table, error) {
 	servers := make([]*server, len(s.peers))
 	failed := make([]error, len(s.peers))
 	for i, peer := range s.peers {
+		if s.anew {
+			break
+		}
 		fmt.Fprintf(os.Stderr, "bench: %s: starting %s\n", s.name, peer.name)
 		servers[i], failed[i] = peer.start(ctx)
-		if servers[i] != nil && servers[i].process != nil {
-			defer servers[i].process.stop()
-		}
+		defer servers[i].stop()
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		if failed[i] != nil {
 			fmt.Fprintf(os.Stderr, "bench: %s: %s: %v\n", s.name, peer.name, failed[i])
 		}
+	}
+	if s.anew {
+		p.rounds = p.anew
 	}
 	crowd := watchCrowd(p.window)
 	if crowd > tolerated {
@@ -111,7 +121,7 @@ func (s suite) run(ctx context.Context, p pace) ([]table, error) {
 		t := table{measure: m, crowd: crowd}
 		for i, peer := range s.peers {
 			row := &row{peer: peer, err: failed[i]}
-			if failed[i] == nil {
+			if servers[i] != nil {
 				row.version = servers[i].version
 			}
 			t.rows = append(t.rows, row)
@@ -122,6 +132,13 @@ func (s suite) run(ctx context.Context, p pace) ([]table, error) {
 		tables = append(tables, t)
 	}
 	return tables, nil
+}
+
+// stop ends a server that runs.
+func (s *server) stop() {
+	if s != nil && s.process != nil {
+		s.process.stop()
+	}
 }
 
 // fill measures in turns, so that whatever else the machine does meets every peer alike; each round begins
@@ -135,7 +152,7 @@ func (t *table) fill(ctx context.Context, servers []*server, p pace) error {
 			if row.err != nil {
 				continue
 			}
-			u, err := t.measure.observe(ctx, servers[i], p)
+			values, err := t.measure.of(ctx, servers[i], row, p)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -144,10 +161,24 @@ func (t *table) fill(ctx context.Context, servers []*server, p pace) error {
 				fmt.Fprintf(os.Stderr, "bench: %s: %s: %v\n", t.measure.name, row.peer.name, row.err)
 				continue
 			}
-			row.rounds = append(row.rounds, t.measure.values(u))
+			row.rounds = append(row.rounds, values)
 		}
 	}
 	return nil
+}
+
+// of takes the measure from a server, or from one that is started for it.
+func (m *measure) of(ctx context.Context, s *server, r *row, p pace) ([]float64, error) {
+	if s != nil {
+		return m.take(ctx, s, p)
+	}
+	s, err := r.peer.start(ctx)
+	defer s.stop()
+	if err != nil {
+		return nil, err
+	}
+	r.version = s.version
+	return m.take(ctx, s, p)
 }
 
 // row returns the row of a peer, nil if the table has none.
@@ -166,6 +197,3 @@ func (r *row) why() string {
 	}
 	return "failed"
 }
-
-// errNotInstalled is wrapped by the error of a peer whose program is not on this machine.
-var errNotInstalled = errors.New("not installed")

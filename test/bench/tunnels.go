@@ -70,39 +70,43 @@ func newTunnels(name, against string, clients, rate int) measure {
 			{"p50", milliseconds, false},
 			{"p99", milliseconds, true},
 		},
-		load: func(ctx context.Context, s *server, m *meter) error {
-			hellos, err := connectedHellos()
-			if err != nil {
+		take: opening(clients, rate).values(func(u use) []float64 {
+			return []float64{u.cpuPer(), u.perSecond(), u.percentile(0.5), u.percentile(0.99)}
+		}),
+	}
+}
+
+// opening is the load of newTunnels.
+func opening(clients, rate int) load {
+	return func(ctx context.Context, s *server, m *meter) error {
+		hellos, err := connectedHellos()
+		if err != nil {
+			return err
+		}
+		open := func(i int, answer []byte) error {
+			return openTunnel(s, connected(i), hellos[i%gatewayNames], answer)
+		}
+		if s.refuses {
+			if hellos, err = deniedHellos(); err != nil {
 				return err
 			}
-			open := func(i int, answer []byte) error {
-				return openTunnel(s, connected(i), hellos[i%gatewayNames], answer)
-			}
-			if s.refuses {
-				if hellos, err = deniedHellos(); err != nil {
+			open = func(i int, _ []byte) error { return refused(s, hellos[i%gatewayNames], unrecognizedName) }
+		}
+		start := time.Now()
+		return together(ctx, clients, func(ctx context.Context, i int) error {
+			answer := make([]byte, tunnelAnswer)
+			for ; ctx.Err() == nil; i += clients {
+				if rate > 0 {
+					time.Sleep(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(rate))))
+				}
+				began := time.Now()
+				if err := open(i, answer); err != nil {
 					return err
 				}
-				open = func(i int, _ []byte) error { return refused(s, hellos[i%gatewayNames]) }
+				m.took(time.Since(began))
 			}
-			start := time.Now()
-			return together(ctx, clients, func(ctx context.Context, i int) error {
-				answer := make([]byte, tunnelAnswer)
-				for ; ctx.Err() == nil; i += clients {
-					if rate > 0 {
-						time.Sleep(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(rate))))
-					}
-					began := time.Now()
-					if err := open(i, answer); err != nil {
-						return err
-					}
-					m.took(time.Since(began))
-				}
-				return nil
-			})
-		},
-		values: func(u use) []float64 {
-			return []float64{u.cpuPer(), u.perSecond(), u.percentile(0.5), u.percentile(0.99)}
-		},
+			return nil
+		})
 	}
 }
 
@@ -123,11 +127,14 @@ func openTunnel(s *server, name string, hello, answer []byte) error {
 	return nil
 }
 
-// unrecognizedName is the alert of that name in a record of its own (RFC 8446 §6).
-var unrecognizedName = []byte{21, 3, 3, 0, 2, 2, 112}
+// Alerts in a record of their own (RFC 8446 §6).
+var (
+	unrecognizedName = []byte{21, 3, 3, 0, 2, 2, 112}
+	internalError    = []byte{21, 3, 3, 0, 2, 2, 80}
+)
 
 // refused sends a ClientHello and reads until the connection ends: an alert, and nothing else.
-func refused(s *server, hello []byte) error {
+func refused(s *server, hello, alert []byte) error {
 	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(s.addr))
 	if err != nil {
 		return err
@@ -137,37 +144,56 @@ func refused(s *server, hello []byte) error {
 	if _, err := c.Write(hello); err != nil {
 		return err
 	}
-	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, unrecognizedName) {
-		return fmt.Errorf("got % x, %v, want the alert unrecognized_name", got, err)
+	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, alert) {
+		return fmt.Errorf("got % x, %v, want the alert % x", got, err, alert)
 	}
 	return nil
 }
 
-// proveGateway opens a tunnel to every name that will be connected to, and to one that is not in the policy:
-// a gateway that lets that one through does not do the job. resolves says that it has to ask the zone.
-func (l *lab) proveGateway(s *server, resolves bool) error {
+// proveGateway waits until a gateway listens and opens a tunnel to every name that will be connected to, and to one
+// that is not in the policy: a gateway that lets that one through does not do the job.
+func (l *lab) proveGateway(ctx context.Context, s *server) error {
+	if err := s.process.awaitTCP(ctx, s.addr.String()); err != nil {
+		return err
+	}
 	hellos, err := connectedHellos()
 	if err != nil {
 		return err
 	}
-	asked := l.zone.asked.Load()
 	answer := make([]byte, tunnelAnswer)
 	for i, hello := range hellos {
 		if err := openTunnel(s, connected(i), hello, answer); err != nil {
 			return fmt.Errorf("tunnel to %s: %w: %s", connected(i), err, s.process.lastWords())
 		}
 	}
-	if resolves && l.zone.asked.Load() == asked {
-		return errors.New("it did not ask its resolver")
-	}
 
 	hello, err := clientHello(denied(0), tunnelAnswer)
 	if err != nil {
 		return err
 	}
-	accepted := l.upstream.accepted.Load()
-	if err := openTunnel(s, denied(0), hello, answer); err == nil || l.upstream.accepted.Load() != accepted {
+	before, err := l.upstream.accepted()
+	if err != nil {
+		return err
+	}
+	opened := openTunnel(s, denied(0), hello, answer)
+	after, err := l.upstream.accepted()
+	if err != nil {
+		return err
+	}
+	if opened == nil || after != before {
 		return fmt.Errorf("%s got through, which no rule admits", denied(0))
+	}
+	return nil
+}
+
+// proveResolving is proveGateway for whoever has to ask the zone for the names.
+func (l *lab) proveResolving(ctx context.Context, s *server) error {
+	asked := l.zone.asked.Load()
+	if err := l.proveGateway(ctx, s); err != nil {
+		return err
+	}
+	if l.zone.asked.Load() == asked {
+		return errors.New("it did not ask its resolver")
 	}
 	return nil
 }

@@ -11,26 +11,44 @@ import (
 // zone is the DNS server of the internet that the gateways reach: every name has one address, the upstream's.
 type zone struct {
 	addr   netip.AddrPort
-	server *dns.Server
+	addr53 netip.AddrPort // for whoever knows no other port
+	err53  error          // why there is none
 	to     net.IP
+	conns  []net.PacketConn
 	asked  atomic.Int64 // questions so far
 }
 
 // zoneTTL is in seconds: every gateway has to ask again for each name within a run.
 const zoneTTL = 30
 
+// zoneAddr53 is where port 53 is not likely to be taken.
+var zoneAddr53 = netip.MustParseAddrPort("127.0.0.3:53")
+
 func newZone(to netip.Addr) (*zone, error) {
-	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
-	if err != nil {
+	z := &zone{to: to.AsSlice()}
+	var err error
+	if z.addr, err = z.listen(netip.AddrPortFrom(loopback, 0)); err != nil {
 		return nil, err
 	}
-	z := &zone{addr: c.LocalAddr().(*net.UDPAddr).AddrPort(), to: to.AsSlice()}
-	z.server = &dns.Server{PacketConn: c, Handler: z}
-	go z.server.ActivateAndServe()
+	z.addr53, z.err53 = z.listen(zoneAddr53)
 	return z, nil
 }
 
-func (z *zone) close() { z.server.PacketConn.Close() }
+func (z *zone) listen(at netip.AddrPort) (netip.AddrPort, error) {
+	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	z.conns = append(z.conns, c)
+	go (&dns.Server{PacketConn: c, Handler: z}).ActivateAndServe()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort(), nil
+}
+
+func (z *zone) close() {
+	for _, c := range z.conns {
+		c.Close()
+	}
+}
 
 // ServeDNS implements dns.Handler.
 func (z *zone) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
