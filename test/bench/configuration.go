@@ -43,7 +43,7 @@ func (l *lab) newSetting(name string, n int) (*setting, error) {
 	}
 	s := &setting{
 		Dir: dir, Upstream: l.upstream.addr, Web: l.upstream.web, Resolver: l.zone.addr, Resolver53: l.zone.addr53.Addr(),
-		Module: nginxStream, Descriptors: l.descriptors, Tunnels: l.descriptors * 10 / 21, Rules: rules(n),
+		Module: nginxStream, Descriptors: l.descriptors, Tunnels: (l.descriptors - 2200) / 2, Rules: rules(n),
 	}
 	for _, addr := range []*netip.AddrPort{&s.Addr, &s.HTTP, &s.Proxy} {
 		if *addr, err = freePort(); err != nil {

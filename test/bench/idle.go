@@ -80,16 +80,8 @@ func (s *server) crowd(ctx context.Context, n int) ([]net.Conn, error) {
 	conns := make([]net.Conn, 0, n)
 	err = together(ctx, openers, func(ctx context.Context, i int) error {
 		for ; i < n && ctx.Err() == nil; i += openers {
-			c, err := s.dial(connected(0))
+			c, err := s.hold(hello)
 			if err != nil {
-				return err
-			}
-			c.SetDeadline(time.Now().Add(tunnelPatience))
-			if _, err = c.Write(hello); err == nil {
-				err = readOne(c)
-			}
-			if err != nil {
-				c.Close()
 				return err
 			}
 			mu.Lock()
@@ -99,6 +91,21 @@ func (s *server) crowd(ctx context.Context, n int) ([]net.Conn, error) {
 		return nil
 	})
 	return conns, errors.Join(err, ctx.Err())
+}
+
+// hold opens a tunnel and returns it once the upstream has answered.
+func (s *server) hold(hello []byte) (net.Conn, error) {
+	c, err := s.dial(connected(0))
+	if err != nil {
+		return nil, err
+	}
+	c.SetDeadline(time.Now().Add(tunnelPatience))
+	c.Write(hello) // if that fails there is an alert to read
+	if err := readOne(c); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // errRefused is what a tunnel ends with that is not opened.
@@ -168,13 +175,13 @@ func aboveTheCap(name string, descriptors int) measure {
 			if !errors.Is(err, errRefused) {
 				return nil, fmt.Errorf("got %v, want a refusal: %d tunnels are open under %d descriptors", err, len(conns), descriptors)
 			}
-			// The first refusal has ended the crowd before all places were taken.
-			rest, err := s.fill(ctx)
-			conns = append(conns, rest...)
+			hello, err := clientHello(connected(0), 1)
 			if err != nil {
 				return nil, err
 			}
-			hello, err := clientHello(connected(0), 1)
+			// The first refusal has ended the crowd before all places were taken.
+			rest, err := s.fill(ctx, hello)
+			conns = append(conns, rest...)
 			if err != nil {
 				return nil, err
 			}
@@ -208,19 +215,13 @@ func aboveTheCap(name string, descriptors int) measure {
 }
 
 // fill opens tunnels one by one until one is refused.
-func (s *server) fill(ctx context.Context) ([]net.Conn, error) {
-	var conns []net.Conn
+func (s *server) fill(ctx context.Context, hello []byte) (conns []net.Conn, err error) {
 	for ctx.Err() == nil {
-		c, err := s.tunnel(connected(0), 1)
-		if err != nil {
-			return conns, err
+		c, err := s.hold(hello)
+		if errors.Is(err, errRefused) {
+			return conns, nil
 		}
-		c.SetDeadline(time.Now().Add(tunnelPatience))
-		if err := readOne(c); err != nil {
-			c.Close()
-			if errors.Is(err, errRefused) {
-				err = nil
-			}
+		if err != nil {
 			return conns, err
 		}
 		conns = append(conns, c)

@@ -61,6 +61,7 @@ func (p program) version(path string) (string, error) {
 	}
 	line = strings.TrimPrefix(line, "nginx version: ")
 	line, _, _ = strings.Cut(line, "  Copyright") // of dnsmasq
+	line, _, _ = strings.Cut(line, " - http")     // of haproxy
 	return strings.TrimSpace(line), nil
 }
 

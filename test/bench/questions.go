@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/miekg/dns"
@@ -64,8 +65,14 @@ func (q questions) expectDenied(h header) {
 	}
 }
 
-// ask asks the first n one by one, by UDP, and checks what comes.
-func (q questions) ask(c net.Conn, n int) error {
+// ask asks the first n one by one, by UDP, and checks what comes. A late reply to an earlier try would come to another
+// socket.
+func (q questions) ask(to netip.AddrPort, n int) error {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
 	buf := make([]byte, 4<<10)
 	for i, q := range q[:n] {
 		m := new(dns.Msg)
@@ -104,15 +111,10 @@ func proveDNS(rules int, expect func(questions)) func(context.Context, *server) 
 		if expect != nil {
 			expect(q)
 		}
-		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(s.addr))
-		if err != nil {
+		if err := s.process.await(ctx, func() error { return q.ask(s.addr, 1) }); err != nil {
 			return err
 		}
-		defer c.Close()
-		if err := s.process.await(ctx, func() error { return q.ask(c, 1) }); err != nil {
-			return err
-		}
-		if err := q.ask(c, dnsProof); err != nil {
+		if err := q.ask(s.addr, dnsProof); err != nil {
 			return err
 		}
 		return s.askLater(q)

@@ -85,9 +85,9 @@ func (w *web) close() {
 
 // get sends a request for a name and reads the response, which has to have the status.
 func (w *web) get(name string, keep bool, status int) error {
-	target, host := "/", name
+	host := fmt.Sprintf("%s:%d", name, w.server.webPort)
+	target := "/"
 	if w.server.proxyTo != 0 {
-		host = fmt.Sprintf("%s:%d", name, w.server.proxyTo)
 		target = "http://" + host + "/"
 	}
 	connection := "close"
@@ -122,6 +122,7 @@ func (l *lab) proveWeb(ctx context.Context, s *server) error {
 	if err := s.process.awaitTCP(ctx, s.addr.String()); err != nil {
 		return err
 	}
+	s.webPort = l.upstream.web.Port()
 	one := func(name string, status int) error {
 		w, err := s.web()
 		if err != nil {

@@ -35,6 +35,7 @@ type server struct {
 	version   string
 	process   *process           // nil where nothing stands between the client and the upstream
 	proxyTo   uint16             // the upstream's port for a forward proxy, 0 for what is none
+	webPort   uint16             // the upstream's for plain HTTP, which clients name
 	refuses   bool               // clients ask for names that no rule admits
 	policy    *setting           // of our gateway, whose policy can be changed
 	changes   bool               // its policy is changed each second while it is measured
