@@ -80,7 +80,7 @@ func startSecureWeb(t testing.TB, roots string, handle http.HandlerFunc) *origin
 func startBroker(t testing.TB, s brokerSetup) *brokerGateway {
 	t.Helper()
 	waitFor(t, "the places of other tests to be given back", func() bool { return open.held.Load() == 0 && open.len() == 0 })
-	dir := t.TempDir()
+	dir := dirOf(t)
 	g := &brokerGateway{
 		httpGateway: &httpGateway{t: t, policy: filepath.Join(dir, "policy"), log: filepath.Join(dir, "log")},
 		secret:      filepath.Join(dir, "secret"),

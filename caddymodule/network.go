@@ -46,6 +46,9 @@ func listenBroker(ctx context.Context, network, host, ports string, offset uint,
 	if err != nil {
 		return nil, err
 	}
+	if _, err := app.sites(); err != nil {
+		return nil, err // as Start does, which may come later
+	}
 	l := app.inside.at(uint16(port))
 	if !l.taken.CompareAndSwap(false, true) {
 		return nil, fmt.Errorf("%v is listened on already", l.Addr())

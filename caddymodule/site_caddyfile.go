@@ -31,7 +31,7 @@ const takeBinding = "sandboxallow take binding"
 var bindToBroker = sync.OnceValues(func() ([]httpcaddyfile.ConfigValue, error) {
 	var bind []httpcaddyfile.ConfigValue
 	options := map[string]any{takeBinding: func(v any) { bind, _ = v.([]httpcaddyfile.ConfigValue) }}
-	text := "{\n\tdefault_bind " + brokerAddress + " {\n\t\tprotocols h1 h2\n\t}\n}\n:443 {\n\tsandboxallow broker\n}\n"
+	text := "{\n\tdefault_bind " + brokerAddress + "\n}\n:443 {\n\tsandboxallow broker\n}\n"
 	blocks, err := caddyfile.Parse("Caddyfile", []byte(text))
 	if err != nil {
 		return nil, err

@@ -162,6 +162,9 @@ func listens(srv *caddyhttp.Server) (ports []uint16, elsewhere []string, err err
 			elsewhere = append(elsewhere, s)
 			continue
 		}
+		if na.Host != brokerHost {
+			return nil, nil, fmt.Errorf("%s: accepted is %s", s, brokerAddress)
+		}
 		for port := na.StartPort; port <= na.EndPort; port++ {
 			ports = append(ports, uint16(port))
 		}
@@ -199,9 +202,6 @@ func (f *siteFinder) site(srv *caddyhttp.Server, hosts []string, ports []uint16,
 	}
 	unused := slices.Clone(except)
 	for _, host := range hosts {
-		if err := f.app.checkIssuers(srv, host); err != nil {
-			return err
-		}
 		for _, port := range ports {
 			if !strings.Contains(host, "*") {
 				n, err := policy.ParseName(host)
@@ -221,6 +221,9 @@ func (f *siteFinder) site(srv *caddyhttp.Server, hosts []string, ports []uint16,
 			unused = slices.DeleteFunc(unused, p.matches)
 			p.except = except
 			f.patterns = append(f.patterns, p)
+		}
+		if err := f.app.checkIssuers(srv, host); err != nil {
+			return err
 		}
 	}
 	if len(unused) > 0 {
