@@ -205,6 +205,16 @@ func (g *gateway) write(tb testing.TB, name, content string) {
 	}
 }
 
+// read returns a file of the gateway's.
+func (g *gateway) read(tb testing.TB, name string) string {
+	tb.Helper()
+	b, err := os.ReadFile(g.path(name))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(b)
+}
+
 // setPolicy replaces the policy document by rename.
 func (g *gateway) setPolicy(tb testing.TB, document string) {
 	tb.Helper()
