@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -180,6 +181,7 @@ func (g *brokerGateway) start() {
 			g.addrs = append(g.addrs, s)
 		}
 	})
+	slices.Sort(g.addrs)
 }
 
 // certified makes a handshake.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 )
 
 const (
@@ -25,13 +26,16 @@ type secrets struct {
 	max int // length of the longest
 }
 
-// add adds a secret, and the forms that it has in JSON and in URLs.
+// add adds a secret, and the forms that it has in JSON, in URLs and in errors.
 func (s *secrets) add(secret string) {
 	if len(secret) < minSecret {
 		return
 	}
-	quoted, _ := json.Marshal(secret) // every string has that form
-	for _, form := range []string{secret, string(quoted[1 : len(quoted)-1]), url.QueryEscape(secret), url.PathEscape(secret)} {
+	inJSON, _ := json.Marshal(secret) // every string has that form
+	inError := strconv.Quote(secret)
+	for _, form := range []string{
+		secret, string(inJSON[1 : len(inJSON)-1]), inError[1 : len(inError)-1], url.QueryEscape(secret), url.PathEscape(secret),
+	} {
 		if !slices.ContainsFunc(s.all, func(known []byte) bool { return string(known) == form }) {
 			s.all = append(s.all, []byte(form))
 			s.max = max(s.max, len(form))
@@ -68,6 +72,26 @@ func (s *secrets) mask(text string) string {
 	s.hide(b)
 	return string(b)
 }
+
+// maskError returns err with a text without secrets: net/http quotes what it does not understand.
+func (s *secrets) maskError(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	text := err.Error()
+	if masked := s.mask(text); masked != text {
+		return &maskedError{err, masked}
+	}
+	return err
+}
+
+type maskedError struct {
+	err  error
+	text string
+}
+
+func (e *maskedError) Error() string { return e.text }
+func (e *maskedError) Unwrap() error { return e.err }
 
 // maskHeader masks the values of fields.
 func (s *secrets) maskHeader(h http.Header) {
@@ -135,7 +159,7 @@ func (m *maskedBody) fill(b []byte) int {
 	read, err := m.ReadCloser.Read(b[n:])
 	b = b[:n+read]
 	hold := m.s.begun(m.tail, b)
-	if m.err = err; err != nil { // the rest of the secret does not come, and what has come is most of it
+	if m.err = m.s.maskError(err); err != nil { // the rest of the secret does not come, and what has come is most of it
 		asterisks(b[len(b)-hold:])
 		hold = 0
 	}

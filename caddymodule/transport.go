@@ -130,7 +130,7 @@ func (t *Transport) roundTrip(r *http.Request, x *brokerage) (*http.Response, er
 	x.transport = t.app.upstreams.by(carriage{sel: x.sel, tls: t.tls})
 	resp, err := x.transport.RoundTrip(out)
 	if err != nil {
-		return nil, err
+		return nil, secrets.maskError(err)
 	}
 	return resp, x.incoming(resp, secrets)
 }
@@ -216,12 +216,17 @@ func (t *Transport) findSecrets(h *headers.Handler) {
 func (t *Transport) secrets(h http.Header, x *brokerage) (*secrets, error) {
 	s := new(secrets)
 	for name, values := range h {
-		if !t.secretFields[name] && !x.handler.credentials.inHeader(name) {
+		credential := t.secretFields[name] || x.handler.credentials.inHeader(name)
+		if !credential && isPublic(name) {
 			continue
 		}
 		for _, v := range values {
 			if slices.Contains(x.sent[name], v) {
 				continue // the client's
+			}
+			if !credential {
+				s.add(v)
+				continue
 			}
 			scheme, secret, ok := strings.Cut(v, " ")
 			if !ok || !slices.Contains(schemes, strings.ToLower(scheme)) {
@@ -246,6 +251,24 @@ func (t *Transport) secrets(h http.Header, x *brokerage) (*secrets, error) {
 	return s, nil
 }
 
+// isPublic reports whether what the operator sets in a field is no secret unless it comes out of a file: it tells of the
+// client or of what it wants, and responses say the same.
+func isPublic(name string) bool {
+	name = fold(name)
+	kind, _, _ := strings.Cut(name, "-")
+	return slices.Contains(publicFields, name) || slices.Contains(publicKinds, kind) ||
+		strings.HasSuffix(name, "-version") || strings.HasSuffix(name, "-beta")
+}
+
+var (
+	publicFields = []string{
+		"baggage", "connection", "early-data", "expect", "forwarded", "from", "host", "incremental", "keep-alive", "origin", "pragma",
+		"priority", "range", "referer", "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade", "user-agent",
+		"via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-requested-with",
+	}
+	publicKinds = []string{"accept", "cache", "content", "if", "sec"}
+)
+
 // schemes are what stands before a credential (RFC 9110 §11.4), and what is left where a secret is missing.
 var schemes = []string{"apikey", "basic", "bearer", "token"}
 
@@ -259,8 +282,8 @@ func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
 	s.maskHeader(h)
 	resp.Status = s.mask(resp.Status)
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		body := &responseBody{resp.Body, &x.exchange}
-		resp.Body = s.maskBody(body, func() { s.maskHeader(resp.Trailer) })
+		body := s.maskBody(resp.Body, func() { s.maskHeader(resp.Trailer) })
+		resp.Body = &responseBody{body, &x.exchange}
 		return nil
 	}
 	conn, ok := resp.Body.(io.ReadWriteCloser)
