@@ -20,7 +20,7 @@ import (
 // badCertificates are names whose server has a certificate that is none for it: what is wrong is changed in one that
 // would do. A change that returns true has it signed by itself.
 var badCertificates = map[string]func(c *x509.Certificate) (bySelf bool){
-	"another.example.com": func(c *x509.Certificate) bool { c.DNSNames = []string{allowedHost}; return false },
+	"another.example.com": func(c *x509.Certificate) bool { c.DNSNames = []string{"api.example.com"}; return false },
 	"parent.example.com": func(c *x509.Certificate) bool {
 		c.DNSNames = []string{"example.com", "*.parent.example.com"}
 		return false

@@ -90,7 +90,6 @@ func (l *lab) startBroker(tb testing.TB, c config) (*gateway, *api) {
 	a := newAPI(l.ca, l.internet.web)
 	tb.Cleanup(a.close)
 	c.env = append(c.env, l.publicRoots(tb))
-	c.global += "\n\tskip_install_trust"
 	g := l.start(tb, c)
 	return g, a
 }

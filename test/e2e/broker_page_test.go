@@ -88,6 +88,9 @@ func TestBrokerPage(t *testing.T) {
 	if got, want := g.inGateway(t, nil, "caddy fmt Caddyfile"), strings.Join(blocks["caddyfile"], "\n"); strings.TrimSpace(got) != strings.TrimSpace(want) {
 		t.Errorf("not as caddy fmt would write it:\n%s", got)
 	}
+	if lines := g.caddy.log.with(0, "installing root certificate"); len(lines) > 0 {
+		t.Errorf("the CA is installed on this machine: %s", lines)
+	}
 	env := []string{l.publicRoots(t), "JAVA_HOME=" + javaHome(t)}
 	for _, script := range blocks["sh gateway"] {
 		g.inGateway(t, env, script)

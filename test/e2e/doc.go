@@ -13,6 +13,9 @@
 // The gateway listens on port 443 for TLS, on 80 for plain HTTP, and on 8080 as a forward proxy; each client is
 // tried by all the ways that it has (way.go).
 //
+// Names that are brokered (broker.go) end at a site of the gateway. Their server, api.go, wants a key that is in no
+// place of the sandbox; docs/brokering.md is one of the tests.
+//
 // What the clients say of a denial is in docs/what-clients-say.md, as they said it to the tests;
 // `go test ./test/e2e -run 'TestClients|TestMistakes' -update` writes it.
 //
