@@ -84,6 +84,7 @@ type App struct {
 	ctx     caddy.Context
 	sites   func() (*sites, error)     // what findSites has found
 	brokers map[*caddyhttp.Server]bool // that are set up
+	feeders int                        // handlers that lead to sites
 	inside  *inside                    // what they listen on
 }
 
@@ -167,6 +168,7 @@ func (f onStarted) Handle(context.Context, caddy.Event) error {
 func (a *App) started() {
 	a.boundBacklog()
 	a.warnOfHosts()
+	a.warnOfSites()
 }
 
 func (a *App) setDefaults() error {

@@ -256,10 +256,20 @@ func (b *Broker) serve(w http.ResponseWriter, r *http.Request, rec *record, t ta
 	return err
 }
 
-// clean removes from a request what is not for the upstream: the client's credentials, and upgrades to anything but
-// WebSocket, after which requests would come that nobody looks at.
+// overrides are fields by which some servers take a request for another one than the matchers of the site see.
+var overrides = []string{
+	"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Url", "X-Original-Uri", "X-Rewrite-Url",
+}
+
+// clean removes from a request what is not for the upstream: the client's credentials, what would make another
+// request of it, and upgrades to anything but WebSocket, after which requests would come that nobody looks at.
 func (b *Broker) clean(r *http.Request) {
 	b.credentials.removeFrom(r.Header)
+	for _, name := range overrides {
+		if !b.credentials.kept(name) {
+			delete(r.Header, name)
+		}
+	}
 	if query := b.credentials.removeFromQuery(r.URL.RawQuery); query != r.URL.RawQuery {
 		r.URL.RawQuery = query
 		r.RequestURI = r.URL.RequestURI()

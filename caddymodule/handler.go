@@ -60,6 +60,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = app
+	app.feeders++
 	return app.needPolicy(h.Policy, h.PolicyAt)
 }
 

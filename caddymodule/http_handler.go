@@ -65,6 +65,9 @@ func (h *HTTPHandler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = app
+	if h.ForwardProxy {
+		app.feeders++
+	}
 	if err := app.needPolicy(h.Policy, h.PolicyAt); err != nil {
 		return err
 	}

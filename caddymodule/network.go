@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddytls"
 
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 	"github.com/sandboxallow/sandboxallow/internal/tunnel"
@@ -212,10 +213,28 @@ func (a *App) broker(client net.Conn, read []byte, n policy.Name, r *record, set
 // the one in force, if one of its sites brokers the name too.
 func (a *App) feed(c *brokeredConn) error {
 	deadline := time.Now().Add(time.Duration(a.HelloTimeout))
+	if err := awaitCertificate(c.name, deadline); err != nil {
+		return err
+	}
 	err := a.inside.at(c.port).feed(c, deadline)
 	now := running.judge()
 	if errors.Is(err, errServerGone) && now != nil && now != a && now.brokering(c.name, c.port) == brokeredHere {
 		return now.inside.at(c.port).feed(c, deadline)
 	}
 	return err
+}
+
+var errNoCertificate = errors.New("there is no certificate for the name")
+
+// awaitCertificate waits for the certificate of a site that was just configured: Caddy gets it when the site is up
+// already, and refuses clients that are early.
+func awaitCertificate(n policy.Name, deadline time.Time) error {
+	const between = 5 * time.Millisecond
+	for len(caddytls.AllMatchingCertificates(n.String())) == 0 {
+		if time.Now().After(deadline) {
+			return errNoCertificate
+		}
+		time.Sleep(between)
+	}
+	return nil
 }
