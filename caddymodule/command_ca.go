@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 
 	"github.com/caddyserver/caddy/v2"
@@ -19,7 +20,7 @@ import (
 
 func caCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "ca [--bundle] [--admin <address> | --config <path> [--adapter <name>]]",
+		Use:   "ca [--bundle] [--ca <id>] [--admin <address> | --config <path> [--adapter <name>]]",
 		Short: "Prints the certificate that clients of brokered names must trust",
 		Long: `
 Prints the root certificate of the CA from which brokered names have their
@@ -29,6 +30,8 @@ names need it.
 Most programs that are given a file of certificates trust nothing else. With
 --bundle the public roots of this machine come first: those of SSL_CERT_FILE,
 or of the system.
+
+Sites whose issuer names a CA of its own need that one: --ca.
 
 The running Caddy is asked by its admin endpoint: --admin, or that of a
 configuration, by default ` + defaultConfig + ` or the Caddyfile in the
@@ -42,6 +45,7 @@ not be run.
 	}
 	f := cmd.Flags()
 	f.Bool("bundle", false, "Print the public roots of this machine too")
+	f.String("ca", caddypki.DefaultCAID, "Name of the CA")
 	f.String("admin", "", "Address of the admin endpoint")
 	f.StringP("config", "c", "", "Configuration file that Caddy runs")
 	f.StringP("adapter", "a", "", "Name of the adapter of that file")
@@ -58,7 +62,7 @@ func runCA(cmd *cobra.Command, _ []string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	root, err := runningRoot(listen)
+	root, err := runningRoot(listen, flags.String("ca"))
 	if err != nil {
 		return false, err
 	}
@@ -92,16 +96,16 @@ func adminListen(flags caddycmd.Flags) (string, error) {
 	switch {
 	case running.Admin.Disabled:
 		return "", fmt.Errorf("%s: the admin endpoint is off; the certificate is pki/authorities/%s/root.crt in the storage of Caddy",
-			file, caddypki.DefaultCAID)
+			file, flags.String("ca"))
 	case running.Admin.Listen == "":
 		return caddy.DefaultAdminListen, nil
 	}
 	return running.Admin.Listen, nil
 }
 
-// runningRoot asks a running Caddy for the root certificate of its CA.
-func runningRoot(listen string) (*x509.Certificate, error) {
-	resp, err := caddycmd.AdminAPIRequest(listen, http.MethodGet, "/pki/ca/"+caddypki.DefaultCAID, nil, nil)
+// runningRoot asks a running Caddy for the root certificate of a CA.
+func runningRoot(listen, ca string) (*x509.Certificate, error) {
+	resp, err := caddycmd.AdminAPIRequest(listen, http.MethodGet, "/pki/ca/"+url.PathEscape(ca), nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("admin endpoint %s: %w", listen, err)
 	}
