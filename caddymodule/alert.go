@@ -35,28 +35,40 @@ func alertFor(r policy.Reason) byte {
 }
 
 const (
-	alertTimeout = time.Second            // to write an alert
+	alertTimeout = time.Second            // to write an alert, or an error of PostgreSQL
 	lingerTime   = 100 * time.Millisecond // for the client to close first
 	lingerBytes  = 64 << 10
 )
 
-// refuse tells the client why in its own protocol and closes the connection.
-//
-// A connection that is closed with bytes unread is reset, and the alert may be lost with it. So what the
-// client still sends is read, for a moment; not by a gateway that is out of descriptors.
+// refuse tells a client of TLS why and closes the connection. A gateway that is out of descriptors does not linger.
 func refuse(c net.Conn, r policy.Reason) {
+	var last []byte
+	if alert := alertFor(r); alert != 0 {
+		last = []byte{21, 3, 3, 0, 2, 2, alert}
+	}
+	closeWith(c, last, r != policy.ReasonLimit)
+}
+
+// closeWith writes the last that a client is told, if there is anything, and closes the connection.
+//
+// A connection that is closed with bytes unread is reset, and what was written last may be lost with it. So what
+// the client still sends is read, for a moment, if linger is set.
+func closeWith(c net.Conn, last []byte, linger bool) {
 	defer c.Close()
-	alert := alertFor(r)
-	if alert == 0 {
+	if len(last) == 0 {
 		return
 	}
 	c.SetDeadline(time.Now().Add(alertTimeout))
-	if _, err := c.Write([]byte{21, 3, 3, 0, 2, 2, alert}); err != nil {
+	if _, err := c.Write(last); err != nil {
 		return
 	}
-	if r == policy.ReasonLimit {
-		return
+	if linger {
+		lingerOn(c)
 	}
+}
+
+// lingerOn ends what is written to a connection, and reads on until the client ends it too, or for a moment.
+func lingerOn(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		tcp.CloseWrite()
 	}

@@ -1,6 +1,6 @@
 // Package caddymodule is sandboxallow's part of Caddy: the app that holds the policy, the resolver and the
-// limits, the layer4 handler that decides on TLS connections and tunnels them, and the HTTP handler that decides
-// on requests and forwards them, as a forward proxy too.
+// limits, the layer4 handler that decides on connections by TLS, those of PostgreSQL too, and tunnels them, and the
+// HTTP handler that decides on requests and forwards them, as a forward proxy too.
 package caddymodule
 
 import (
@@ -57,10 +57,11 @@ type App struct {
 	// How often the policy document and its lists are looked at. Default: 1s.
 	Poll caddy.Duration `json:"poll,omitempty"`
 
-	// How long a client may take to send its TLS ClientHello. Default: 5s.
+	// How long a client may take to send its TLS ClientHello, and what PostgreSQL has before it. Default: 5s.
 	HelloTimeout caddy.Duration `json:"hello_timeout,omitempty"`
 
-	// How long connecting to an upstream may take, resolving not included. Default: 5s.
+	// How long connecting to an upstream may take, resolving not included; and again the answer of a PostgreSQL
+	// server that is asked for TLS. Default: 5s.
 	DialTimeout caddy.Duration `json:"dial_timeout,omitempty"`
 
 	// How long a tunnel lives in which no byte moves. Default: 15m.

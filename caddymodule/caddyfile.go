@@ -132,14 +132,20 @@ func parseDuration(d *caddyfile.Dispenser, to *caddy.Duration) error {
 
 // UnmarshalCaddyfile sets up the handler. Syntax:
 //
-//	sandboxallow {
+//	sandboxallow [postgres] {
 //		upstream_port <port>
 //		policy        <name>
 //	}
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the handler's name
 	if d.NextArg() {
-		return d.ArgErr()
+		if d.Val() != protocolPostgres {
+			return d.Errf("unknown argument %q, accepted is %s", d.Val(), protocolPostgres)
+		}
+		h.Protocol = protocolPostgres
+		if d.NextArg() {
+			return d.ArgErr()
+		}
 	}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		var err error

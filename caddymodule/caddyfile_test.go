@@ -70,6 +70,8 @@ func TestAdaptErrors(t *testing.T) {
 		{"handler port", handler("upstream_port 0"), "accepted are 1 to 65535"},
 		{"handler port twice", handler("upstream_port 1\nupstream_port 2"), "upstream_port is given twice"},
 		{"handler policy", handler("policy"), "wrong argument count"},
+		{"handler protocol", strings.Replace(handler(""), "sandboxallow {\n\n", "sandboxallow mysql {\n", 1), `unknown argument "mysql", accepted is postgres`},
+		{"handler arguments", strings.Replace(handler(""), "sandboxallow {\n\n", "sandboxallow postgres 5432 {\n", 1), "wrong argument count"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(tc.in), map[string]any{"filename": "Caddyfile"})
@@ -102,6 +104,15 @@ func TestProvisionErrors(t *testing.T) {
 		err := caddy.Validate(cfg)
 		if want := `Caddyfile:9: policy "strict" does not exist, accepted are default`; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
+		}
+	})
+	t.Run("unknown protocol", func(t *testing.T) {
+		cfg := config(t, []byte(`{"apps": {
+			"sandboxallow": {"policy": [{"file": "x", "line": 1, "words": ["allow", "a.b"]}]},
+			"layer4": {"servers": {"s": {"listen": ["127.0.0.1:0"], "routes": [{"handle": [{"handler": "sandboxallow", "protocol": "mysql"}]}]}}}
+		}}`))
+		if err := caddy.Validate(cfg); err == nil || !strings.Contains(err.Error(), `protocol is "mysql", accepted is postgres`) {
+			t.Errorf("error %v, want one that names the protocol", err)
 		}
 	})
 	t.Run("no app", func(t *testing.T) {

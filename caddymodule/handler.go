@@ -30,6 +30,8 @@ func init() {
 // Handler reads the server name from a TLS ClientHello, decides on it by the policy for the client's
 // address, resolves it, refuses private addresses, and tunnels the connection, which it does not decrypt.
 //
+// What PostgreSQL has before the ClientHello it answers itself.
+//
 // It is the end of its route. The route needs no matcher: the handler reads the connection itself, so that
 // nothing else decides who gets through.
 type Handler struct {
@@ -41,6 +43,10 @@ type Handler struct {
 
 	// Where `policy` stands in a Caddyfile, for the error if there is no such policy.
 	PolicyAt string `json:"policy_at,omitempty"`
+
+	// What the client speaks: `postgres`, where TLS begins after a request for it. Default: TLS from the first
+	// octet on.
+	Protocol string `json:"protocol,omitempty"`
 
 	app *App
 }
@@ -55,6 +61,9 @@ func (*Handler) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds the app.
 func (h *Handler) Provision(ctx caddy.Context) error {
+	if h.Protocol != "" && h.Protocol != protocolPostgres {
+		return fmt.Errorf("protocol is %q, accepted is %s", h.Protocol, protocolPostgres)
+	}
 	app, err := appOf(ctx)
 	if err != nil {
 		return err
@@ -79,13 +88,19 @@ func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 	if r.Port == 0 {
 		r.Port = portOf(cx.LocalAddr())
 	}
+	var p preamble = noPreamble{cx}
+	if h.Protocol == protocolPostgres {
+		r.Layer, p = decision.Postgres, &postgresPreamble{client: cx, app: h.app}
+	}
 	if !open.acquire(h.app.MaxTunnels) {
-		refuse(cx.Conn, policy.ReasonLimit) // before it is logged: the descriptor is needed
-		h.app.denied(&r, policy.ReasonLimit, h.app.limitError())
+		err := h.app.limitError()
+		r.Error = err.Error()
+		p.refuse(&r, policy.ReasonLimit, nil) // before it is logged: the descriptor is needed
+		h.app.denied(&r, policy.ReasonLimit, err)
 		return nil
 	}
 	defer open.release()
-	h.handle(cx, &r)
+	h.handle(cx, &r, p)
 	return nil
 }
 
@@ -104,7 +119,7 @@ func growStack() byte {
 	return space[len(space)-1]
 }
 
-func (h *Handler) handle(cx *layer4.Connection, r *record) {
+func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble) {
 	buf := helloBuffers.Get().(*[]byte)
 	defer func() {
 		if buf != nil {
@@ -112,18 +127,22 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 		}
 	}()
 	cx.SetReadDeadline(r.start.Add(time.Duration(h.app.HelloTimeout)))
-	name, read, err := readHello(cx, *buf)
+	name, read, err := p.hello(*buf)
 	if errors.Is(err, errSilent) {
 		return // a health check, or a client that changed its mind: nobody was denied
 	}
+	deny := func(reason policy.Reason, err error) {
+		h.app.denied(r, reason, err)
+		p.refuse(r, reason, read)
+	}
 	r.Name = name
 	if err != nil {
-		h.deny(cx.Conn, r, helloReason(err), err)
+		deny(helloReason(err), err)
 		return
 	}
 	n, err := policy.ParseName(name)
 	if err != nil {
-		h.deny(cx.Conn, r, policy.ReasonBadName, err)
+		deny(policy.ReasonBadName, err)
 		return
 	}
 	r.Name = n.String()
@@ -131,7 +150,7 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 	sel, set := h.app.decide(r, n)
 	if !r.Decision.Verdict.Admits() {
 		h.app.decided(r)
-		refuse(cx.Conn, r.Decision.Reason)
+		p.refuse(r, r.Decision.Reason, read)
 		return
 	}
 
@@ -149,11 +168,15 @@ func (h *Handler) handle(cx *layer4.Connection, r *record) {
 
 	up, err := h.app.dialer.Dial(context.Background(), n, r.Port, sel.Lifts)
 	if err != nil {
-		h.deny(cx.Conn, r, upstream.Reason(err), err)
+		deny(upstream.Reason(err), err)
 		return
 	}
 	defer up.Close()
 	r.Upstream = up.RemoteAddr().(*net.TCPAddr).AddrPort()
+	if err := p.upstream(up); err != nil {
+		deny(policy.ReasonUpstreamNoTLS, err)
+		return
+	}
 	h.app.decided(r)
 
 	// What was read is the first that the upstream gets. More of it can be in cx if a matcher has read ahead.
@@ -217,12 +240,6 @@ func (a *App) decide(r *record, n policy.Name) (policy.Selection, *policy.Set) {
 	return sel, set
 }
 
-// deny records a denial that is not the policy's and tells the client.
-func (h *Handler) deny(c net.Conn, r *record, reason policy.Reason, err error) {
-	h.app.denied(r, reason, err)
-	refuse(c, reason)
-}
-
 // denied records a denial that is not the policy's.
 func (a *App) denied(r *record, reason policy.Reason, err error) {
 	r.Decision = policy.Decision{Reason: reason, Policy: r.Decision.Policy, Rule: r.Decision.Rule}
@@ -246,9 +263,9 @@ var helloBuffers = sync.Pool{New: func() any {
 
 var (
 	errSilent     = errors.New("connection closed before the first byte")
-	errHelloEnd   = errors.New("connection closed within the ClientHello")
+	errHelloEnd   = errors.New("connection closed before the end of the ClientHello")
 	errHelloLate  = errors.New("no complete ClientHello in time")
-	errHelloBroke = errors.New("connection broke within the ClientHello")
+	errHelloBroke = errors.New("connection broke before the end of the ClientHello")
 )
 
 // readHello reads until the server name is known, into buf or, if the ClientHello does not fit, into memory
@@ -267,23 +284,31 @@ func readHello(r io.Reader, buf []byte) (name string, read []byte, err error) {
 		}
 		m, err := io.ReadAtLeast(r, buf[n:], min(need, len(buf)-n))
 		n += m
-		switch {
-		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return "", nil, errHelloLate
-		case n == 0:
-			return "", nil, errSilent
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return "", nil, errHelloEnd
-		default:
-			return "", nil, fmt.Errorf("%w: %w", errHelloBroke, err)
+		if err != nil {
+			return "", nil, readError(err, n)
 		}
 	}
 }
 
+// readError says what an error to read means after n bytes.
+func readError(err error, n int) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errHelloLate
+	case n == 0:
+		return errSilent
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errHelloEnd
+	}
+	return fmt.Errorf("%w: %w", errHelloBroke, err)
+}
+
 func helloReason(err error) policy.Reason {
 	var he *hello.Error
+	var pe *preambleError
 	switch {
+	case errors.As(err, &pe):
+		return pe.reason
 	case errors.Is(err, errHelloLate):
 		return policy.ReasonHelloTimeout
 	case errors.As(err, &he) && he.Kind == hello.NotTLS:

@@ -240,8 +240,11 @@ func refuseRequest(w http.ResponseWriter, r *http.Request, rec *record, err erro
 // the policy than it can find out.
 func (r *record) excuse(reason policy.Reason) string {
 	switch reason {
-	case policy.ReasonBadRequest, policy.ReasonBadName, policy.ReasonAuthRequired, policy.ReasonLimit:
+	case policy.ReasonBadRequest, policy.ReasonBadName, policy.ReasonAuthRequired, policy.ReasonLimit,
+		policy.ReasonPlaintextRefused:
 		return r.Error
+	case policy.ReasonNoName:
+		return "the ClientHello names no server"
 	case policy.ReasonNotAllowed:
 		return fmt.Sprintf("%s is not in the list of names that this sandbox may reach", r.Name)
 	case policy.ReasonDenied:

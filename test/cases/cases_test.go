@@ -50,7 +50,7 @@ func readCases(t *testing.T) map[string]string {
 	return cases
 }
 
-var id = regexp.MustCompile(`\b(dns|sni|dial|http|forwardproxy|ops|policyfile|reload)-[0-9]{3}\b`)
+var id = regexp.MustCompile(`\b(dns|sni|dial|http|forwardproxy|ops|policyfile|postgres|reload)-[0-9]{3}\b`)
 
 func idsIn(t *testing.T, files ...string) map[string]bool {
 	t.Helper()

@@ -37,7 +37,7 @@ func alone(name string) rule {
 }
 
 var rules = []rule{
-	alone("policy"), alone("hello"), alone("tunnel"), alone("listener"),
+	alone("policy"), alone("hello"), alone("postgres"), alone("tunnel"), alone("listener"),
 	{
 		from:   []string{module + "/internal/floor/..."},
 		to:     []string{module + "/..."},
