@@ -154,15 +154,15 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble) {
 		return
 	}
 
-	switch h.app.brokering(n, r.Port) {
-	case brokeredHere:
+	switch b := h.app.brokering(n, r.Port); {
+	case b == brokeredHere && r.Layer != decision.Postgres: // which no site speaks
 		read = append(bytes.Clone(read), cx.MatchingBytes()...)
 		if err := h.app.broker(cx.Conn, read, n, r, set); err != nil {
-			h.deny(cx.Conn, r, policy.ReasonNotBrokered, err)
+			deny(policy.ReasonNotBrokered, err)
 		}
 		return
-	case brokeredOnOther:
-		h.deny(cx.Conn, r, policy.ReasonNotBrokered, errNoSite)
+	case b != notBrokered:
+		deny(policy.ReasonNotBrokered, errNoSite)
 		return
 	}
 

@@ -144,7 +144,7 @@ func (h *HTTPHandler) serve(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodConnect:
 		h.connect(w, r, rec, t, sel, set)
 	case h.app.brokering(t.name, t.port) != notBrokered: // its credentials are not for clear text
-		h.deny(w, r, rec, policy.ReasonPlaintextRefused, errors.New("a site brokers the name, which is reached over TLS alone"))
+		h.deny(w, r, rec, policy.ReasonPlaintextRefused, errors.New("use https: a site brokers the name, which is reached over TLS alone"))
 	default:
 		h.forward(w, r, rec, t, sel, set)
 	}
@@ -259,8 +259,6 @@ func (r *record) excuse(reason policy.Reason) string {
 		return fmt.Sprintf("%s does not exist or has no address", r.Name)
 	case policy.ReasonResolverError:
 		return fmt.Sprintf("%s could not be resolved", r.Name)
-	case policy.ReasonPlaintextRefused:
-		return fmt.Sprintf("use https: %s is not reached in clear text", r.Name)
 	case policy.ReasonUpstreamNoTLS:
 		return fmt.Sprintf("%s:%d does not take up TLS", r.Name, r.Port)
 	case policy.ReasonNotBrokered:

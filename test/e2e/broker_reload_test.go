@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -152,5 +153,46 @@ func TestBrokerMistakes(t *testing.T) {
 				t.Errorf("no %q in\n%s", tc.says, all)
 			}
 		})
+	}
+}
+
+// The listener of Postgres is no way by a site, nor one to it.
+func TestBrokerPostgres(t *testing.T) {
+	l := newLab(t)
+	bearer := "Bearer {file." + l.secret(t, "openai", openAIKey) + "}"
+	c := config{
+		policy: allowing(openAI + ":443,5432"),
+		sites:  brokered(openAI, "", "https://"+openAI, "Authorization", bearer),
+		env:    []string{l.publicRoots(t)},
+	}
+	g := l.prepare(t, c)
+	const server = "\t\t:%d {\n\t\t\troute {\n\t\t\t\tsandboxallow postgres {\n\t\t\t\t\tupstream_port %d\n\t\t\t\t}\n\t\t\t}\n\t\t}\n"
+	g.write(t, "Caddyfile", strings.Replace(g.read(t, "Caddyfile"), "\tlayer4 {\n",
+		"\tlayer4 {\n"+fmt.Sprintf(server, 5432, 5432)+fmt.Sprintf(server, 5433, 443), 1))
+	g.run(t, c)
+	upstream, err := l.internet.host(openAI, otherAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for port, to := range map[uint16]uint16{5432: 5432, 5433: 443} {
+		mark := g.caddy.log.mark()
+		c := l.converse(t, netip.AddrPortFrom(gatewayAddr, port))
+		c.say(t, "\x00\x00\x00\x08\x04\xd2\x16\x2f") // SSLRequest
+		answer := make([]byte, 1)
+		if _, err := io.ReadFull(c, answer); err != nil || answer[0] != 'S' {
+			t.Fatalf("%q to SSLRequest, %v", answer, err)
+		}
+		// Whatever the certificate: libpq does not look at it by default.
+		s := tls.Client(c, &tls.Config{ServerName: openAI, InsecureSkipVerify: true})
+		_, _ = io.WriteString(s, head("GET /v1/models", openAI))
+		if said, _ := io.ReadAll(s); !strings.Contains(string(said), "not_brokered") || strings.Contains(string(said), "HTTP/1.1") {
+			t.Errorf("port %d: %q", to, said)
+		}
+		if d := g.decidedBy(t, "postgres", mark, msgDenied, openAI); d.Reason != "not_brokered" || d.Port != to {
+			t.Errorf("decision %+v, want not_brokered on port %d", d, to)
+		}
+	}
+	if n := upstream.accepted.Load(); n != 0 {
+		t.Errorf("%d connections to the upstream", n)
 	}
 }
