@@ -177,7 +177,7 @@ func (b *Broker) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 		}
 		defer open.release()
 	}
-	n, bad := brokerTarget(r)
+	n, bad := brokerTarget(r, c.port)
 	if bad != nil {
 		b.app.denyRequest(w, r, rec, bad.reason, bad.err)
 		return nil
@@ -197,8 +197,8 @@ func (b *Broker) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	return b.serve(w, r, rec, target{raw: r.Host, name: n, port: c.port}, sel, set, next)
 }
 
-// brokerTarget returns the one name that a request is for.
-func brokerTarget(r *http.Request) (policy.Name, *badTarget) {
+// brokerTarget returns the one name that a request is for, on the port of its connection.
+func brokerTarget(r *http.Request, port uint16) (policy.Name, *badTarget) {
 	u := r.URL
 	switch {
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
@@ -213,9 +213,12 @@ func brokerTarget(r *http.Request) (policy.Name, *badTarget) {
 			return policy.Name{}, badRequest("host %q beside authority %q", host, r.Host)
 		}
 	}
-	n, _, reason, err := parseAuthority(r.Host, httpsPort)
+	n, on, reason, err := parseAuthority(r.Host, port)
 	if err != nil {
 		return n, &badTarget{reason, err}
+	}
+	if on != port {
+		return n, badRequest("the host is of port %d, and the request came to port %d", on, port)
 	}
 	return n, nil
 }
