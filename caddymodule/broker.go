@@ -250,9 +250,7 @@ func (b *Broker) serve(w http.ResponseWriter, r *http.Request, rec *record, t ta
 		}
 		b.app.decided(rec)
 	}
-	if err == nil {
-		drain(r)
-	}
+	drain(r)
 	return err
 }
 

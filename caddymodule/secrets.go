@@ -15,8 +15,7 @@ const (
 	minSecret = 8
 
 	// minHeld is how much of a secret must stand at the end of what an upstream has sent so far to be held back until
-	// more comes. Less is sent on: any message may end with the letter that a secret begins with, and a client that
-	// waits for all of it would wait for ever.
+	// more comes. Less is sent on: any line may end with the letter that a secret begins with.
 	minHeld = 4
 )
 
@@ -109,21 +108,26 @@ func (s *secrets) maskHeader(h http.Header) {
 }
 
 // maskBody returns body with asterisks in the place of secrets. ended is called at its end.
-func (s *secrets) maskBody(body io.ReadCloser, ended func()) io.ReadCloser {
+//
+// A secret may come in pieces. With hold, the end of what has come is held back where it begins a secret, until more
+// comes. Without, it is not, and of a secret in pieces only the last is masked: in a conversation the end of a message
+// that is held back is what the client waits for, and whether it is would tell a client that has chosen the message how
+// the secret begins. At the end of a body nothing is held back or masked for the same reason.
+func (s *secrets) maskBody(body io.ReadCloser, hold bool, ended func()) io.ReadCloser {
 	if len(s.all) == 0 {
 		return body
 	}
-	return &maskedBody{ReadCloser: body, s: s, ended: ended}
+	return &maskedBody{ReadCloser: body, s: s, hold: hold, ended: ended}
 }
 
-// maskedBody masks what is read through it as it comes, and makes nobody wait but for the rest of what looks like a
-// secret.
+// maskedBody masks what is read through it as it comes.
 type maskedBody struct {
 	io.ReadCloser
 	s     *secrets
+	hold  bool
 	ended func()
 
-	tail  []byte // the last that was passed on, shorter than minHeld: a secret may begin with it
+	tail  []byte // the last that was passed on, as much of it as a secret may begin with
 	held  []byte // what follows it, and was not passed on yet
 	own   []byte // is read into where a reader has little space
 	ready []byte // is left of own
@@ -158,19 +162,25 @@ func (m *maskedBody) fill(b []byte) int {
 	n := copy(b, m.held)
 	read, err := m.ReadCloser.Read(b[n:])
 	b = b[:n+read]
-	hold := m.s.begun(m.tail, b)
-	if m.err = m.s.maskError(err); err != nil { // the rest of the secret does not come, and what has come is most of it
+	m.err = m.s.maskError(err)
+	hold, kept := 0, m.s.max-1
+	if m.hold {
+		hold, kept = m.s.begun(m.tail, b), minHeld-1
+	}
+	switch err {
+	case nil:
+	case io.EOF:
+		hold = 0
+		m.ended()
+	default: // the body was broken off, and not by the client
 		asterisks(b[len(b)-hold:])
 		hold = 0
 	}
-	if err == io.EOF {
-		m.ended()
-	}
 	pass := b[:len(b)-hold]
 	m.held = append(m.held[:0], b[len(pass):]...)
-	tail := lastOf(m.tail, pass, minHeld-1)
+	tail := lastOf(m.tail, pass, kept)
 	for _, secret := range m.s.all {
-		for k := 1; k <= min(len(m.tail), len(secret)); k++ {
+		for k := 1; k <= min(len(m.tail), len(secret)-1); k++ {
 			if bytes.HasSuffix(m.tail, secret[:k]) && bytes.HasPrefix(b, secret[k:]) {
 				asterisks(b[:len(secret)-k])
 			}

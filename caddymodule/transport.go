@@ -282,7 +282,8 @@ func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
 	s.maskHeader(h)
 	resp.Status = s.mask(resp.Status)
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		body := s.maskBody(resp.Body, func() { s.maskHeader(resp.Trailer) })
+		conversation := strings.HasPrefix(h.Get("Content-Type"), "application/grpc")
+		body := s.maskBody(resp.Body, !conversation, func() { s.maskHeader(resp.Trailer) })
 		resp.Body = &responseBody{body, &x.exchange}
 		return nil
 	}
@@ -292,7 +293,7 @@ func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
 		return errors.New("the upstream switches to a protocol that was not asked for")
 	}
 	counted := &upgradedConn{conn, &x.counters}
-	resp.Body = &maskedConn{counted, s.maskBody(counted, func() {})}
+	resp.Body = &maskedConn{counted, s.maskBody(counted, false, func() {})}
 	return nil
 }
 
