@@ -166,8 +166,9 @@ func (a *api) count() int {
 // keyed lets a request through that has the key of its name.
 func (a *api) keyed(next http.HandlerFunc) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
+		name, _, _ := strings.Cut(r.Host, ":")
 		a.mu.Lock()
-		key, known := a.keys[r.Host]
+		key, known := a.keys[name]
 		a.mu.Unlock()
 		if !known || len(r.Header[key.name]) != 1 || r.Header.Get(key.name) != key.value {
 			http.Error(rw, "no key, or not the right one", http.StatusUnauthorized)

@@ -159,7 +159,7 @@ func TestBrokerSecrets(t *testing.T) {
 		for _, path := range []string{"/echo", "/echo/slowly", "/echo/early", "/status/200", "/status/204", "/status/401", "/status/418", "/status/500", "/status/503", "/lost"} {
 			tell(name, "GET "+path+"?keep="+canary)
 		}
-		tell(name, "POST /echo", "Content-Length: 0", "Authorization: Bearer "+mark, "X-Api-Key: "+mark, "X-Team: "+mark)
+		tell(name, "POST /echo", "Content-Length: 0", "Authorization: Bearer "+madeUp, "X-Api-Key: "+madeUp, "X-Team: "+madeUp)
 		tell(name, "TRACE /echo")
 		tell(name, "OPTIONS /echo")
 		tell(name, "GET /echo", "Connection: authorization, x-api-key, x-team")
