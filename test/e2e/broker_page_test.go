@@ -54,6 +54,14 @@ func TestBrokerPage(t *testing.T) {
 			t.Fatalf("%d blocks %q on the page, want %d", len(blocks[what]), what, n)
 		}
 	}
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := blocks["caddyfile"][0][strings.Index(blocks["caddyfile"][0], "https://"+openAI+" {"):]
+	if short := here.Replace(string(readme)); !strings.Contains(short, indented(site)) {
+		t.Errorf("the README has not the site of the page:\n%s", indented(site))
+	}
 	g.write(t, "Caddyfile", strings.Join(blocks["caddyfile"], "\n"))
 	g.setPolicy(t, blocks["text policy"][0])
 
@@ -180,6 +188,14 @@ func TestBrokerPage(t *testing.T) {
 		n := a.count()
 		for _, request := range []string{
 			head("GET /v1/messages", anthropic), head("POST /v1/organizations", anthropic, "Content-Length: 0"), head("DELETE /v1/messages/1", anthropic),
+			// Paths that begin as the one that is let through, or have it somewhere else.
+			head("POST /v1/messages/../organizations", anthropic, "Content-Length: 0"),
+			head("POST /v1/messages%2f..%2forganizations", anthropic, "Content-Length: 0"),
+			head("POST /v1/messages/%2e%2e/organizations", anthropic, "Content-Length: 0"),
+			head("POST //v1/organizations?/v1/messages", anthropic, "Content-Length: 0"),
+			head("POST /v1/organizations#/v1/messages", anthropic, "Content-Length: 0"),
+			head("POST https://"+anthropic+"/v1/organizations", anthropic, "Content-Length: 0"),
+			head("GET /v1/messages", anthropic, "X-HTTP-Method-Override: POST"),
 		} {
 			if got := ask(t, anthropic, request); got.status != http.StatusForbidden || !strings.HasPrefix(got.body, "The gateway lets POST") {
 				t.Errorf("%q: %+v", request, got)
@@ -236,6 +252,11 @@ func TestBrokerPage(t *testing.T) {
 		l.secret(t, "openai", "new")
 		c.ask(t, head("GET /v1/models", openAI)).is(t, welcome)
 	})
+}
+
+// indented is a block as the README has them: by blanks, and without a fence.
+func indented(block string) string {
+	return "    " + strings.ReplaceAll(strings.ReplaceAll(strings.TrimSuffix(block, "\n"), "\t", "    "), "\n", "\n    ") + "\n"
 }
 
 // over is a conversation over TLS on a connection.

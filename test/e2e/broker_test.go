@@ -273,8 +273,13 @@ func TestBroker(t *testing.T) {
 				t.Errorf("decision %+v", d)
 			}
 		}
-		// The same name, otherwise written.
+		// One site has both: what is excepted from it is not reached through it either.
 		n := a.count()
+		for _, host := range []string{pinned, "y.example.org"} {
+			in(t, wildcard).ask(t, get(host)).refuses(t, http.StatusMisdirectedRequest, "name_mismatch")
+		}
+		a.ours(t, n, 0, wildcard, openAIField)
+		// The same name, otherwise written.
 		for _, host := range []string{"API.OpenAI.com", openAI + ":443"} {
 			in(t, openAI).ask(t, get(host)).is(t, welcome)
 		}
