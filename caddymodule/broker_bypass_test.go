@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bufio"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -266,6 +267,41 @@ func TestBrokerNoOtherWay(t *testing.T) {
 			t.Error("connected")
 		}
 	})
+}
+
+// A stream of HTTP/2 leads to the site as a connection does, and is a tunnel to be cut.
+func TestBrokerByStream(t *testing.T) {
+	g := startBroker(t, brokerSetup{
+		handle:  echoRequest,
+		globals: "servers {\nprotocols h1 h2 h2c\n}",
+		also:    []string{forwardProxy},
+	})
+	c := g.dialHTTP2(0)
+	to := fmt.Sprintf("api.example.com:%d", g.up.port)
+	s := c.open(false, ":method: CONNECT", ":authority: "+to)
+	if status := s.head(); status != 200 {
+		t.Fatalf("status %d", status)
+	}
+	in := tls.Client(streamEnd{c, s}, &tls.Config{ServerName: "api.example.com", RootCAs: g.authority})
+	if err := in.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	client := &client{Conn: in, t: t, in: bufio.NewReader(in)}
+	for range 2 {
+		r := client.get("GET / HTTP/1.1", "Host: "+to)
+		if r.status != 200 || !strings.Contains(r.body, "Bearer "+masked) {
+			t.Errorf("got %+v, %v", r, r.err)
+		}
+	}
+	if e := g.entry("allowed"); e["layer"] != "proxy" || e["name"] != "api.example.com" {
+		t.Errorf("logged %v", e)
+	}
+	g.change(brokerDocument("allow www.example.com"))
+	if r := s.response(); r.err == nil {
+		t.Errorf("got %+v", r)
+	}
+	c.Close()
+	waitFor(t, "all places to be given back", func() bool { return open.held.Load() == 0 && open.len() == 0 })
 }
 
 // A request that comes to a site by a socket meets no credential.

@@ -81,6 +81,17 @@ func (h *HTTPHandler) connectToSite(w http.ResponseWriter, r *http.Request, rec 
 	}
 	defer client.Close()
 	first, reason, err := h.readFirst(client, early, t.name)
+	if stream, ok := client.(*streamConn); ok {
+		conn, done := h.app.pipe(stream)
+		client = conn
+		defer func() {
+			conn.Close()
+			<-done
+			if stream.broken.Load() {
+				panic(http.ErrAbortHandler) // resets the stream
+			}
+		}()
+	}
 	if reason == policy.ReasonNone && err == nil {
 		if err = h.app.broker(client, first, t.name, rec, set); err != nil {
 			reason = policy.ReasonNotBrokered
@@ -93,9 +104,6 @@ func (h *HTTPHandler) connectToSite(w http.ResponseWriter, r *http.Request, rec 
 	case err != nil: // nothing came
 		rec.Error = err.Error()
 		h.app.decided(rec)
-	}
-	if s, ok := client.(*streamConn); ok && s.broken.Load() {
-		panic(http.ErrAbortHandler) // resets the stream
 	}
 }
 
