@@ -65,8 +65,8 @@ fuzz: ## every fuzz target for FUZZTIME (1m) each
 	  done; \
 	done
 
-bench: ## the figures of both binaries beside stock CoreDNS and nginx
-	go run ./test/bench
+bench: ## the figures of both binaries beside what people run; as root it installs Debian's packages of these
+	go run ./test/bench -install
 
 lint: ## gofmt, go vet, staticcheck, generated files
 	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w is due for:"; echo "$$out"; exit 1; }

@@ -12,24 +12,43 @@ import (
 	"time"
 )
 
+// once runs a build only the first time that it is asked for: make and go take a second to find that all is up to date.
+func (l *lab) once(path string, build func() error) (string, error) {
+	if l.built[path] {
+		return path, nil
+	}
+	if err := build(); err != nil {
+		return "", err
+	}
+	if l.built == nil {
+		l.built = make(map[string]bool)
+	}
+	l.built[path] = true
+	return path, nil
+}
+
 // makeOurs makes one of our binaries as users get it, in bin.
 func (l *lab) makeOurs(ctx context.Context, target string) (string, error) {
-	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", l.root, target)
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") // of the `make bench` around us
+	return l.once(filepath.Join(l.root, "bin", target), func() error {
+		cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", l.root, target)
+		cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+			return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") // of the `make bench` around us
+		})
+		return quietly(cmd)
 	})
-	return filepath.Join(l.root, "bin", target), quietly(cmd)
 }
 
 // buildStock builds a program of somebody else, in the versions of our go.mod and with the flags that our
 // Makefile has for our own. It is kept beside ours, so that the next run finds it up to date.
 func (l *lab) buildStock(ctx context.Context, name, tags, pkg string) (string, error) {
 	path := filepath.Join(l.root, "bin", "bench", name)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", tags,
-		"-ldflags", "-s -w", "-o", path, pkg)
-	cmd.Dir = l.root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	return path, quietly(cmd)
+	return l.once(path, func() error {
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", tags,
+			"-ldflags", "-s -w", "-o", path, pkg)
+		cmd.Dir = l.root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		return quietly(cmd)
+	})
 }
 
 // quietly runs a command whose output is of interest only if it fails, and then only the end of it.

@@ -22,7 +22,8 @@ var configurations embed.FS
 type setting struct {
 	Dir         string // for the files of the peer
 	Addr        netip.AddrPort
-	HTTP, Proxy netip.AddrPort // of ours, besides Addr
+	Postgres    netip.AddrPort // of ours, as are the next, besides Addr
+	HTTP, Proxy netip.AddrPort
 	Upstream    netip.AddrPort
 	Web         netip.AddrPort // the upstream's for plain HTTP
 	Resolver    netip.AddrPort
@@ -45,7 +46,7 @@ func (l *lab) newSetting(name string, n int) (*setting, error) {
 		Dir: dir, Upstream: l.upstream.addr, Web: l.upstream.web, Resolver: l.zone.addr, Resolver53: l.zone.addr53.Addr(),
 		Module: nginxStream, Descriptors: l.descriptors, Tunnels: (l.descriptors - 2200) / 2, Rules: rules(n),
 	}
-	for _, addr := range []*netip.AddrPort{&s.Addr, &s.HTTP, &s.Proxy} {
+	for _, addr := range []*netip.AddrPort{&s.Addr, &s.Postgres, &s.HTTP, &s.Proxy} {
 		if *addr, err = freePort(); err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"time"
 )
@@ -13,13 +14,18 @@ func (s *server) dial(name string) (*net.TCPConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.proxyTo == 0 {
-		return c, nil
+	c.SetDeadline(time.Now().Add(tunnelPatience))
+	switch {
+	case s.proxyTo != 0:
+		err = s.connect(c, name)
+	case s.postgres:
+		err = askTLS(c)
 	}
-	if err := s.connect(c, name); err != nil {
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
+	c.SetDeadline(time.Time{})
 	return c, nil
 }
 
@@ -43,8 +49,6 @@ func (s *server) tunnel(name string, ask uint64) (*net.TCPConn, error) {
 // connect has a forward proxy open a tunnel. The client speaks first in it, so nothing comes after the head of a
 // response that grants it.
 func (s *server) connect(c net.Conn, name string) error {
-	c.SetDeadline(time.Now().Add(tunnelPatience))
-	defer c.SetDeadline(time.Time{})
 	if _, err := fmt.Fprintf(c, "CONNECT %[1]s:%[2]d HTTP/1.1\r\nHost: %[1]s:%[2]d\r\n\r\n", name, s.proxyTo); err != nil {
 		return err
 	}
@@ -58,6 +62,24 @@ func (s *server) connect(c net.Conn, name string) error {
 	}
 	if !bytes.HasPrefix(head, []byte("HTTP/1.1 200 ")) || !bytes.HasSuffix(head, []byte("\r\n\r\n")) {
 		return fmt.Errorf("CONNECT %s: got %q", name, head)
+	}
+	return nil
+}
+
+const (
+	// sslRequest is how a client of PostgreSQL asks for TLS, and sslGranted what it goes on after.
+	sslRequest = "\x00\x00\x00\x08\x04\xd2\x16\x2f"
+	sslGranted = 'S'
+)
+
+// askTLS has a server of PostgreSQL wait for a ClientHello.
+func askTLS(c net.Conn) error {
+	if _, err := io.WriteString(c, sslRequest); err != nil {
+		return err
+	}
+	got := make([]byte, 1)
+	if _, err := io.ReadFull(c, got); err != nil || got[0] != sslGranted {
+		return fmt.Errorf("SSLRequest: got %q: %v", got, err)
 	}
 	return nil
 }

@@ -63,14 +63,17 @@ type answered struct {
 	perSecond float64
 }
 
-// dnsperf asks a server for as long as d.
+// dnsperfLeast is what dnsperf needs on a busy machine to have its threads ask anything at all.
+const dnsperfLeast = 300 * time.Millisecond
+
+// dnsperf asks a server for as long as d, or dnsperfLeast.
 func dnsperf(ctx context.Context, s *server, d time.Duration) (answered, error) {
 	path, err := dnsperfProgram.find()
 	if err != nil {
 		return answered{}, err
 	}
 	cmd := exec.CommandContext(ctx, path, "-W", "-s", s.addr.Addr().String(), "-p", strconv.Itoa(int(s.addr.Port())),
-		"-d", s.questions, "-l", strconv.FormatFloat(d.Seconds(), 'f', 3, 64), "-e",
+		"-d", s.questions, "-l", strconv.FormatFloat(max(d, dnsperfLeast).Seconds(), 'f', 3, 64), "-e",
 		"-c", strconv.Itoa(dnsClients), "-q", strconv.Itoa(dnsInFlight), "-t", strconv.Itoa(int(dnsPatience.Seconds())))
 	out, err := cmd.CombinedOutput()
 	if err != nil {

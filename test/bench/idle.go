@@ -163,11 +163,13 @@ func aboveTheCap(name string, descriptors int) measure {
 		name: name,
 		text: fmt.Sprintf("Tunnels are opened until they are refused, with max_tunnels as it is by default under %d descriptors, then %d "+
 			"more one by one. Then all are closed and as many opened again. A refusal is the alert internal_error and `limit` in the "+
-			"decision log; anything else fails.", descriptors, more),
+			"decision log; anything else fails. Wanted are %s under %s descriptors, and under fewer in proportion.",
+			descriptors, more, count(idleMany), count(descriptorLimit)),
 		columns: []column{
 			{"open", count, false},
 			{"refused above", count, false},
 			{"open again", count, false},
+			{"of what is wanted", decimal, false},
 		},
 		take: func(ctx context.Context, s *server, p pace) ([]float64, error) {
 			conns, err := s.crowd(ctx, descriptors/2)
@@ -209,7 +211,8 @@ func aboveTheCap(name string, descriptors int) measure {
 			}); err != nil {
 				return nil, fmt.Errorf("not all %d come back: %w", open, err)
 			}
-			return []float64{float64(open), more, float64(len(conns))}, nil
+			again := float64(len(conns))
+			return []float64{float64(open), more, again, again / float64(idleRoom(descriptors))}, nil
 		},
 	}
 }

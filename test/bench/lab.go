@@ -14,9 +14,10 @@ import (
 
 // lab is what all peers share: a place for their files, and the internet that they reach.
 type lab struct {
-	root        string // of the module
-	dir         string // temporary, for configurations and logs
-	descriptors int    // that each process may have
+	root        string          // of the module
+	dir         string          // temporary, for configurations and logs
+	descriptors int             // that each process may have
+	built       map[string]bool // programs that are up to date, by path
 	upstream    *upstream
 	zone        *zone
 }

@@ -61,6 +61,7 @@ func TestLoads(t *testing.T) {
 		load load
 		to   netip.AddrPort
 	}{
+		{"tunnels by PostgreSQL", opening(4, 0), u.addr},
 		{"tunnels", opening(4, 0), u.addr},
 		{"steady", opening(4, 100), u.addr},
 		{"download", moving(download, 2), u.addr},
@@ -74,7 +75,7 @@ func TestLoads(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := tc.load.observe(t.Context(), &server{addr: tc.to}, short)
+			got, err := tc.load.observe(t.Context(), &server{addr: tc.to, postgres: strings.HasSuffix(tc.name, "PostgreSQL")}, short)
 			if err != nil {
 				t.Fatal(err)
 			}

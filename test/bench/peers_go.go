@@ -30,10 +30,11 @@ func directWeb(l *lab, name string) peer {
 type way int
 
 const (
-	byDNS     way = iota // a TLS connection, where DNS has sent them
-	byHTTP               // an HTTP request, where DNS has sent them
-	byCONNECT            // a tunnel of the forward proxy
-	byProxy              // an HTTP request to the forward proxy
+	byDNS      way = iota // a TLS connection, where DNS has sent them
+	byPostgres            // the same, asked for as PostgreSQL does
+	byHTTP                // an HTTP request, where DNS has sent them
+	byCONNECT             // a tunnel of the forward proxy
+	byProxy               // an HTTP request to the forward proxy
 )
 
 // gateway is our Caddy.
@@ -57,6 +58,8 @@ func gateway(l *lab, name string, w way) peer {
 		}
 		server.policy = s
 		switch w {
+		case byPostgres:
+			server.addr, server.postgres = s.Postgres, true
 		case byHTTP:
 			server.addr = s.HTTP
 			return server, l.proveWeb(ctx, server)

@@ -35,6 +35,7 @@ type server struct {
 	version   string
 	process   *process           // nil where nothing stands between the client and the upstream
 	proxyTo   uint16             // the upstream's port for a forward proxy, 0 for what is none
+	postgres  bool               // TLS is asked for as by PostgreSQL
 	webPort   uint16             // the upstream's for plain HTTP, which clients name
 	refuses   bool               // clients ask for names that no rule admits
 	policy    *setting           // of our gateway, whose policy can be changed
@@ -72,7 +73,7 @@ type pace struct {
 }
 
 var (
-	full  = pace{rounds: 5, anew: 2, warm: 150 * time.Millisecond, window: 800 * time.Millisecond}
+	full  = pace{rounds: 5, anew: 2, warm: 150 * time.Millisecond, window: 600 * time.Millisecond}
 	brief = pace{rounds: 2, anew: 1, warm: 50 * time.Millisecond, window: 200 * time.Millisecond}
 )
 

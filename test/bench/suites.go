@@ -25,6 +25,7 @@ const (
 	peerChanging = "sandboxallow, changing policy"
 	peerBroker   = "sandboxallow broker"
 	peerStock    = "Caddy reverse_proxy, TLS"
+	peerPostgres = "sandboxallow, PostgreSQL"
 
 	measureConn16   = "New tunnels, 16 at once"
 	measureConn256  = "New tunnels, 256 at once"
@@ -36,11 +37,14 @@ const (
 	measureIdleFew  = "Idle tunnels, 1,500"
 	measureIdleMany = "Idle tunnels, 10,000"
 	measureCap      = "Tunnels above the cap"
-	measureDenied   = "Denied and new tunnels, 16 at once"
+	measureDenied   = "Denied and new tunnels, 256 at once"
 	measureReload   = "New tunnels, 500 a second, policy changed each second or not"
 	measureProxy    = "New tunnels by CONNECT, 16 at once"
 	measureProxy1   = "Bulk download by CONNECT, 1 stream"
 	measureProxy8   = "Bulk download by CONNECT, 8 streams"
+	measurePg       = "New tunnels by PostgreSQL, 16 at once"
+	measurePg1      = "Bulk download by PostgreSQL, 1 stream"
+	measurePg8      = "Bulk download by PostgreSQL, 8 streams"
 	measureHTTP     = "Plain HTTP, one connection for each request"
 	measureHTTPKept = "Plain HTTP, connections kept"
 	measureFwd      = "Forward proxy, one connection for each request"
@@ -113,7 +117,7 @@ func suites(l *lab) []suite {
 				refusing(gateway(l, peerRefuses, byDNS)),
 				gateway(l, peerOurs, byDNS),
 			},
-			measures: []measure{denials(measureDenied, peerOurs, 16)},
+			measures: []measure{denials(measureDenied, peerOurs, 256)},
 		},
 		{
 			name: "reload",
@@ -168,7 +172,20 @@ func suites(l *lab) []suite {
 			measures: []measure{brokeredRequests(measureBroker, peerStock, 16)},
 		},
 		{
+			name: "postgres",
+			peers: []peer{
+				gateway(l, peerPostgres, byPostgres),
+				gateway(l, peerOurs, byDNS),
+			},
+			measures: []measure{
+				newTunnels(measurePg, peerOurs, 16, 0),
+				bulk(measurePg1, peerOurs, download, 1),
+				bulk(measurePg8, peerOurs, download, 8),
+			},
+		},
+		{
 			name:     "policy",
+			anew:     true, // each benchmark is a process of its own, and long enough
 			peers:    policyPeers(l),
 			measures: []measure{l.policies(measurePolicy)},
 		},

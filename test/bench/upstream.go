@@ -138,10 +138,15 @@ const (
 var zeros = make([]byte, 256<<10)
 
 // answer reads a ClientHello and does what it asks for. Of TLS it knows no more: the exchange has the shape of a
-// handshake, without its cost. It ends when the client closes.
+// handshake, without its cost. An SSLRequest before it is granted, as by a PostgreSQL. It ends when the client closes.
 func answer(c *net.TCPConn) {
 	defer c.Close()
 	record, err := readRecord(c)
+	if errors.Is(err, errSSLRequest) {
+		if _, err = c.Write([]byte{sslGranted}); err == nil {
+			record, err = readRecord(c)
+		}
+	}
 	if err != nil {
 		return
 	}
@@ -162,11 +167,20 @@ func answer(c *net.TCPConn) {
 	}
 }
 
-// readRecord reads one TLS record of up to 4 KiB.
+var errSSLRequest = errors.New("an SSLRequest of PostgreSQL")
+
+// readRecord reads one TLS record of up to 4 KiB, or an SSLRequest, which is an error.
 func readRecord(r io.Reader) ([]byte, error) {
 	record := make([]byte, recordHeader, 2<<10)
 	if _, err := io.ReadFull(r, record); err != nil {
 		return nil, err
+	}
+	if record[0] == sslRequest[0] {
+		record = record[:len(sslRequest)]
+		if _, err := io.ReadFull(r, record[recordHeader:]); err != nil || string(record) != sslRequest {
+			return nil, fmt.Errorf("% x is neither TLS nor PostgreSQL: %w", record, err)
+		}
+		return nil, errSSLRequest
 	}
 	length := int(binary.BigEndian.Uint16(record[3:]))
 	if length < asks+8-recordHeader || length > 4<<10 {

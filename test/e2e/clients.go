@@ -360,7 +360,12 @@ func (l *lab) run(args ...string) (string, error) { return l.talk("", args...) }
 
 // talk is run with something on standard input, which ends when the program does.
 func (l *lab) talk(stdin string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), clientTimeout)
+	return l.talkWithin(clientTimeout, stdin, args...)
+}
+
+// talkWithin is talk for programs that have much to do.
+func (l *lab) talkWithin(d time.Duration, stdin string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	var out, said bytes.Buffer
 	cmd := l.sandbox.command(ctx, args...)

@@ -11,7 +11,8 @@
 // too.
 //
 // The gateway listens on port 443 for TLS, on 80 for plain HTTP, and on 8080 as a forward proxy; each client is
-// tried by all the ways that it has (way.go).
+// tried by all the ways that it has (way.go). Where a test has a database it listens on 5432 too, for a PostgreSQL
+// with TLS that is a process in the internet (postgres.go).
 //
 // Names that are brokered (broker.go) end at a site of the gateway. Their server, api.go, wants a key that is in no
 // place of the sandbox; docs/brokering.md is one of the tests.
@@ -19,7 +20,7 @@
 // What the clients say of a denial is in docs/what-clients-say.md, as they said it to the tests;
 // `go test ./test/e2e -run 'TestClients|TestMistakes' -update` writes it.
 //
-// The servers of the internet live in the test's own process; only their sockets are in the namespace.
+// The other servers of the internet live in the test's own process; only their sockets are in the namespace.
 // CoreDNS, Caddy and the clients are processes of their own.
 //
 // The tests need root, Linux and the clients that clients.go names. What is missing fails the run when CI is

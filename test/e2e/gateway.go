@@ -29,6 +29,7 @@ type config struct {
 	sites   string // further sites
 	plugin  string // further lines of the plugin
 
+	postgres bool     // a listener for PostgreSQL too
 	ipv4Only bool     // CoreDNS answers no AAAA
 	env      []string // of caddy
 	files    int      // limit of open descriptors of caddy; 0: as inherited
@@ -124,6 +125,10 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 	prometheus %s
 }
 `, gatewayAddr, gatewayAddr6, answer, g.policyFile, c.plugin, metricsAddr))
+	postgres := ""
+	if c.postgres {
+		postgres = fmt.Sprintf(":%d {\n\t\t\troute {\n\t\t\t\tsandboxallow postgres\n\t\t\t}\n\t\t}", dbPort)
+	}
 	caddyfile := fmt.Sprintf(`{
 	admin unix/%s
 	%s
@@ -139,9 +144,10 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 				}
 			}
 		}
+		%s
 	}
 }
-`, g.path(adminSocket), c.global, g.policyFile, c.options, c.listen, c.handler)
+`, g.path(adminSocket), c.global, g.policyFile, c.options, c.listen, c.handler, postgres)
 	if !c.tlsOnly {
 		caddyfile += fmt.Sprintf(`http://:80 {
 	sandboxallow {

@@ -71,7 +71,11 @@ func (s saying) in(cell string) bool {
 func (s saying) cell() string {
 	var spans []string
 	for _, line := range s.lines {
-		spans = append(spans, "`"+strings.ReplaceAll(line, "|", `\|`)+"`")
+		line = strings.ReplaceAll(line, "|", `\|`)
+		if strings.Contains(line, "`") {
+			line = "` " + line + " `" // between two of them
+		}
+		spans = append(spans, "`"+line+"`")
 	}
 	return strings.Join(spans, "<br>")
 }

@@ -37,8 +37,11 @@ func (w way) url(host string) string { return w.scheme + "://" + host + "/" }
 
 // port is that of the URL.
 func (w way) port() uint16 {
-	if w.scheme == "https" {
+	switch w.scheme {
+	case "https":
 		return 443
+	case "postgres":
+		return dbPort
 	}
 	return 80
 }
