@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -81,6 +82,12 @@ type App struct {
 
 	upstreams *upstreams
 	guarded   map[*caddyhttp.Server]bool // whose connections are counted
+
+	ctx     caddy.Context
+	sites   func() (*sites, error)     // what findSites has found
+	brokers map[*caddyhttp.Server]bool // that are set up
+	feeders int                        // handlers that lead to sites
+	inside  *inside                    // what they listen on
 }
 
 // CaddyModule returns the Caddy module information.
@@ -94,6 +101,9 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 // Provision loads the policy and sets up the resolver. It starts nothing: `caddy validate` provisions too.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.log = ctx.Logger()
+	a.ctx = ctx
+	a.sites = sync.OnceValues(a.findSites)
+	a.inside = new(inside)
 	if err := a.setDefaults(); err != nil {
 		return err
 	}
@@ -160,6 +170,7 @@ func (f onStarted) Handle(context.Context, caddy.Event) error {
 func (a *App) started() {
 	a.boundBacklog()
 	a.warnOfHosts()
+	a.warnOfSites()
 }
 
 func (a *App) setDefaults() error {
@@ -204,6 +215,9 @@ func parseAddresses(ss []string) ([]netip.Prefix, error) {
 // Start begins to watch the policy. From now on this configuration judges what is open, whichever
 // configuration opened it.
 func (a *App) Start() error {
+	if _, err := a.sites(); err != nil {
+		return err
+	}
 	a.store.Start()
 	running.add(a)
 	a.log.Info("policy in force", a.policyFields(a.store.Set())...)

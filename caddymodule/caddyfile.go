@@ -8,7 +8,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/caddyauth"
 
 	"github.com/sandboxallow/sandboxallow/internal/policy"
@@ -16,7 +15,7 @@ import (
 
 func init() {
 	httpcaddyfile.RegisterGlobalOption("sandboxallow", parseApp)
-	httpcaddyfile.RegisterHandlerDirective("sandboxallow", parseHTTPHandler)
+	httpcaddyfile.RegisterDirective("sandboxallow", parseDirective)
 	httpcaddyfile.RegisterDirectiveOrder("sandboxallow", httpcaddyfile.Before, "respond")
 }
 
@@ -193,18 +192,44 @@ func parsePolicyName(d *caddyfile.Dispenser, to, at *string) error {
 	return nil
 }
 
-// parseHTTPHandler sets up the HTTP handler, or the dashboard, from the directive of both.
-func parseHTTPHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
-	d := helper.Dispenser
-	d.Next() // the directive's name
-	dashboard := d.NextArg() && d.Val() == "dashboard"
-	d.Reset()
-	if dashboard {
-		h := new(Dashboard)
-		return h, h.UnmarshalCaddyfile(d)
+// parseDirective sets up what the directive stands for: the HTTP handler, the dashboard, or a site that brokers.
+func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
+	if take, ok := h.Option(takeBinding).(func(any)); ok {
+		take(h.Option("default_bind"))
+		return nil, nil
 	}
-	h := new(HTTPHandler)
-	return h, h.UnmarshalCaddyfile(d)
+	h.Next() // the directive's name
+	matchers, err := h.ExtractMatcherSet()
+	if err != nil {
+		return nil, err
+	}
+	d := h.Dispenser
+	d.Next()
+	var kind string
+	if d.NextArg() {
+		kind = d.Val()
+	}
+	d.Reset()
+	switch kind {
+	case "dashboard":
+		v := new(Dashboard)
+		if err := v.UnmarshalCaddyfile(d); err != nil {
+			return nil, err
+		}
+		return h.NewRoute(matchers, v), nil
+	case "broker":
+		v := new(Broker)
+		if err := v.UnmarshalCaddyfile(d); err != nil {
+			return nil, err
+		}
+		return brokerValues(h, h.NewRoute(matchers, v))
+	default:
+		v := new(HTTPHandler)
+		if err := v.UnmarshalCaddyfile(d); err != nil {
+			return nil, err
+		}
+		return h.NewRoute(matchers, v), nil
+	}
 }
 
 // UnmarshalCaddyfile sets up the HTTP handler. Syntax:
@@ -224,7 +249,7 @@ func (h *HTTPHandler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive's name
 	if d.NextArg() {
 		if d.Val() != "forward_proxy" {
-			return d.Errf("unknown argument %q, accepted are forward_proxy and dashboard", d.Val())
+			return d.Errf("unknown argument %q, accepted are forward_proxy, broker and dashboard", d.Val())
 		}
 		h.ForwardProxy = true
 		if d.NextArg() {

@@ -151,7 +151,7 @@ func config(t *testing.T, data []byte) *caddy.Config {
 var codeBlock = regexp.MustCompile("(?s)```(caddyfile|json)\n(.*?)```")
 
 func TestREADME(t *testing.T) {
-	validExamples(t, "README.md", 4, "policy default {\n\tallow example.com\n}\n\npolicy strict {\n\tclient 10.0.0.0/8\n}\n")
+	validExamples(t, "README.md", 10, "policy default {\n\tallow example.com\n}\n\npolicy strict {\n\tclient 10.0.0.0/8\n}\n")
 }
 
 // validExamples provisions every example of a page, of which there are at least so many, with a policy document

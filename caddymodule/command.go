@@ -26,7 +26,7 @@ Commands for the egress firewall that the sandboxallow modules of this Caddy and
 the sandboxallow plugin of CoreDNS make up.
 `,
 		CobraFunc: func(cmd *cobra.Command) {
-			cmd.AddCommand(checkCommand(), doctorCommand(), explainCommand(), fmtCommand(), learnCommand(), presetsCommand())
+			cmd.AddCommand(caCommand(), checkCommand(), doctorCommand(), explainCommand(), fmtCommand(), learnCommand(), presetsCommand())
 			// Without these a misspelt command would print the help and be a success.
 			cmd.Args = cobra.NoArgs
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -265,4 +265,14 @@ func adminEndpoint(listen string) (*doctor.Endpoint, error) {
 		return &doctor.Endpoint{Network: "unix", Address: path}, nil
 	}
 	return &doctor.Endpoint{Network: a.Network, Address: a.JoinHostPort(0)}, nil
+}
+
+// loadConfig adapts the configuration that the flags name, or what is there by default. Without one the file is "".
+func loadConfig(flags caddycmd.Flags) (text []byte, file string, err error) {
+	file = flags.String("config")
+	if _, err := os.Stat(defaultConfig); file == "" && err == nil {
+		file = defaultConfig
+	}
+	text, file, _, err = caddycmd.LoadConfig(file, flags.String("adapter"))
+	return text, file, err
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"strings"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -83,11 +82,7 @@ func policySource(flags caddycmd.Flags) (policy.Source, error) {
 	if file := flags.String("policy-file"); file != "" {
 		return policy.Source{File: file}, nil
 	}
-	file, adapter := flags.String("config"), flags.String("adapter")
-	if _, err := os.Stat(defaultConfig); file == "" && err == nil {
-		file = defaultConfig
-	}
-	text, file, _, err := caddycmd.LoadConfig(file, adapter)
+	text, file, err := loadConfig(flags)
 	if err != nil {
 		return policy.Source{}, err
 	}

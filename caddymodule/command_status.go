@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit statuses of check, explain, fmt, presets and learn, those of grep(1) and diff(1); 0 is a yes.
+// Exit statuses of ca, check, explain, fmt, presets and learn, those of grep(1) and diff(1); 0 is a yes.
 const (
 	exitNo      = 1
 	exitTrouble = 2

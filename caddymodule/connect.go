@@ -20,6 +20,16 @@ import (
 //
 // It reports whether the tunnel goes on by itself, at whose end release is called.
 func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *record, t target, sel policy.Selection, set *policy.Set, release func()) (goesOn bool) {
+	switch h.app.brokering(t.name, t.port) {
+	case brokeredHere:
+		h.connectToSite(w, r, rec, t, set)
+		return false
+	case brokeredOnOther:
+		if !opaque(rec.Decision, t.port) {
+			h.deny(w, r, rec, policy.ReasonNotBrokered, errNoSite)
+			return false
+		}
+	}
 	up, err := h.app.dialer.DialSocket(context.WithoutCancel(r.Context()), t.name, t.port, sel.Lifts)
 	if err != nil {
 		h.deny(w, r, rec, upstream.Reason(err), err)
@@ -37,7 +47,8 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 	defer client.Close()
 
 	first := early
-	if !opaque(rec.Decision, t.port) {
+	rec.opaque = opaque(rec.Decision, t.port)
+	if !rec.opaque {
 		var reason policy.Reason
 		if first, reason, err = h.readFirst(client, early, t.name); reason != policy.ReasonNone {
 			h.app.denied(rec, reason, err)
@@ -59,6 +70,43 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 		panic(http.ErrAbortHandler) // resets the stream
 	}
 	return true
+}
+
+// connectToSite opens the tunnel of an admitted CONNECT to a name that a site brokers. It carries TLS for that name
+// even where a rule names the port.
+func (h *HTTPHandler) connectToSite(w http.ResponseWriter, r *http.Request, rec *record, t target, set *policy.Set) {
+	client, early, err := takeOver(w, r)
+	if err != nil {
+		rec.Error = err.Error()
+		h.app.decided(rec)
+		return
+	}
+	defer client.Close()
+	first, reason, err := h.readFirst(client, early, t.name)
+	if stream, ok := client.(*streamConn); ok {
+		conn, done := h.app.pipe(stream)
+		client = conn
+		defer func() {
+			conn.Close()
+			<-done
+			if stream.broken.Load() {
+				panic(http.ErrAbortHandler) // resets the stream
+			}
+		}()
+	}
+	if reason == policy.ReasonNone && err == nil {
+		if err = h.app.broker(client, first, t.name, rec, set); err != nil {
+			reason = policy.ReasonNotBrokered
+		}
+	}
+	switch {
+	case reason != policy.ReasonNone:
+		h.app.denied(rec, reason, err)
+		refuse(client, reason)
+	case err != nil: // nothing came
+		rec.Error = err.Error()
+		h.app.decided(rec)
+	}
 }
 
 // opaque reports whether a tunnel may carry what is not TLS: a rule says so by naming the port, which is none

@@ -56,7 +56,7 @@ func TestDashboardCaddyfile(t *testing.T) {
 
 		{"no app", "http://:8901 {\nbind 127.0.0.1\nsandboxallow dashboard\n}\n", "no sandboxallow app"},
 		{"an argument", site("http://:8901", "sandboxallow dashboard now"), "wrong argument count"},
-		{"another handler", site("http://:8901", "sandboxallow dashbord"), `unknown argument "dashbord", accepted are forward_proxy and dashboard`},
+		{"another handler", site("http://:8901", "sandboxallow dashbord"), `unknown argument "dashbord", accepted are forward_proxy, broker and dashboard`},
 		{"an option", site("http://:8901", "sandboxallow dashboard {\npolicy default\n}"), `unknown option "policy", accepted is allow_remote`},
 		{"no host", site("http://:8901", "sandboxallow dashboard {\nallow_remote\n}"), "allow_remote without a host"},
 		{"twice", site("http://:8901", "sandboxallow dashboard {\nallow_remote a\nallow_remote b\n}"), "allow_remote is given twice"},

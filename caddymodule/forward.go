@@ -32,6 +32,7 @@ type exchange struct {
 	done   <-chan struct{} // closed when it was cancelled
 
 	transport *http.Transport
+	brokered  bool // through a site
 
 	open     *openTunnel // nil until an upstream is connected
 	counters tunnel.Counters
@@ -90,6 +91,7 @@ func (x *exchange) gotConn(info httptrace.GotConnInfo) {
 	x.rec.Upstream = addrPortOf(info.Conn.RemoteAddr())
 	x.open = x.rec.opened(x.target.name, x.cut)
 	x.open.counters = &x.counters
+	x.open.brokered = x.brokered
 	if first {
 		x.app.decided(x.rec)
 	}
@@ -156,7 +158,7 @@ type carrier struct{}
 
 func (carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	x := exchangeOf(r)
-	x.transport = x.app.upstreams.by(x.sel)
+	x.transport = x.app.upstreams.by(carriage{sel: x.sel})
 	return x.transport.RoundTrip(r)
 }
 

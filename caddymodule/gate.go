@@ -48,14 +48,18 @@ func (a *App) guard(srv *caddyhttp.Server) {
 		a.guarded = make(map[*caddyhttp.Server]bool)
 	}
 	a.guarded[srv] = true
-	setDefault(&srv.ReadHeaderTimeout, caddy.Duration(requestHeadTimeout))
-	// Caddy's minute ends uploads and HTTP/2 tunnels that pause.
-	setDefault(&srv.ReadIdleTimeout, a.IdleTimeout)
-	setDefault(&srv.WriteIdleTimeout, a.IdleTimeout)
+	a.limitTimes(srv)
 
 	g := &gate{app: a}
 	srv.RegisterConnContext(g.enter)
 	srv.RegisterConnState(g.leave)
+}
+
+func (a *App) limitTimes(srv *caddyhttp.Server) {
+	setDefault(&srv.ReadHeaderTimeout, caddy.Duration(requestHeadTimeout))
+	// Caddy's minute ends uploads and HTTP/2 tunnels that pause.
+	setDefault(&srv.ReadIdleTimeout, a.IdleTimeout)
+	setDefault(&srv.WriteIdleTimeout, a.IdleTimeout)
 }
 
 func setDefault(d *caddy.Duration, value caddy.Duration) {

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -68,6 +69,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = app
+	app.feeders++
 	return app.needPolicy(h.Policy, h.PolicyAt)
 }
 
@@ -156,6 +158,18 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble, release f
 	if !r.Decision.Verdict.Admits() {
 		h.app.decided(r)
 		p.refuse(r, r.Decision.Reason, read)
+		return false
+	}
+
+	switch b := h.app.brokering(n, r.Port); {
+	case b == brokeredHere && r.Layer != decision.Postgres: // which no site speaks
+		read = append(bytes.Clone(read), cx.MatchingBytes()...)
+		if err := h.app.broker(cx.Conn, read, n, r, set); err != nil {
+			deny(policy.ReasonNotBrokered, err)
+		}
+		return false
+	case b != notBrokered:
+		deny(policy.ReasonNotBrokered, errNoSite)
 		return false
 	}
 

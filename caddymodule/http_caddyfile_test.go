@@ -18,7 +18,7 @@ func TestAdaptErrorsHTTP(t *testing.T) {
 	const hash = "$2a$04$d3n4SMugw.97poF0fIa0Ze9i/pdfnCR5BvsCSCM.4x.BKiwNlvuV2"
 	proxy := func(lines string) string { return siteFile("sandboxallow forward_proxy {\n" + lines + "\n}") }
 	for _, tc := range []struct{ name, in, want string }{
-		{"argument", siteFile("sandboxallow proxy"), `unknown argument "proxy", accepted are forward_proxy and dashboard, at Caddyfile:7`},
+		{"argument", siteFile("sandboxallow proxy"), `unknown argument "proxy", accepted are forward_proxy, broker and dashboard, at Caddyfile:7`},
 		{"two arguments", siteFile("sandboxallow forward_proxy twice"), "wrong argument count"},
 		{"option", siteFile("sandboxallow {\nname x\n}"), `unknown option "name", accepted are upstream_port and policy`},
 		{"option of the proxy", siteFile("sandboxallow {\nbasic_auth {\na b\n}\n}"), `unknown option "basic_auth", accepted are upstream_port and policy`},

@@ -67,6 +67,9 @@ func (h *HTTPHandler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = app
+	if h.ForwardProxy {
+		app.feeders++
+	}
 	if err := app.needPolicy(h.Policy, h.PolicyAt); err != nil {
 		return err
 	}
@@ -142,12 +145,15 @@ func (h *HTTPHandler) serve(w http.ResponseWriter, r *http.Request) {
 	sel, set := h.app.decide(rec, t.name)
 	if !rec.Decision.Verdict.Admits() {
 		h.app.decided(rec)
-		h.refuse(w, r, rec, nil)
+		refuseRequest(w, r, rec, nil)
 		return
 	}
-	if r.Method == http.MethodConnect {
+	switch {
+	case r.Method == http.MethodConnect:
 		goesOn = h.connect(w, r, rec, t, sel, set, leave)
-	} else {
+	case h.app.brokering(t.name, t.port) != notBrokered: // its credentials are not for clear text
+		h.deny(w, r, rec, policy.ReasonPlaintextRefused, errors.New("use https: a site brokers the name, which is reached over TLS alone"))
+	default:
 		h.forward(w, r, rec, t, sel, set)
 	}
 }
@@ -223,12 +229,17 @@ func (h *HTTPHandler) authenticated(w http.ResponseWriter, r *http.Request) bool
 
 // deny records a denial that is not the policy's and tells the client.
 func (h *HTTPHandler) deny(w http.ResponseWriter, r *http.Request, rec *record, reason policy.Reason, err error) {
-	h.app.denied(rec, reason, err)
-	h.refuse(w, r, rec, err)
+	h.app.denyRequest(w, r, rec, reason, err)
 }
 
-// refuse tells the client of a denial.
-func (h *HTTPHandler) refuse(w http.ResponseWriter, r *http.Request, rec *record, err error) {
+// denyRequest records a denial that is not the policy's and tells the client.
+func (a *App) denyRequest(w http.ResponseWriter, r *http.Request, rec *record, reason policy.Reason, err error) {
+	a.denied(rec, reason, err)
+	refuseRequest(w, r, rec, err)
+}
+
+// refuseRequest tells the client of a denial.
+func refuseRequest(w http.ResponseWriter, r *http.Request, rec *record, err error) {
 	reason := rec.Decision.Reason
 	answer(w, r, rec, reason, statusFor(reason, err != nil && upstream.TimedOut(err)), rec.excuse(reason))
 }

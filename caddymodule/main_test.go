@@ -42,8 +42,14 @@ func TestMain(m *testing.M) {
 		return
 	}
 	newFolder = func(func(*decision.Record)) *decision.Folder { return nil }
+	storage, err := os.MkdirTemp("", "sandboxallow")
+	if err != nil {
+		panic(err)
+	}
+	caddy.DefaultStorage.Path = storage // examples have a certificate authority made
 	code := m.Run()
 	relay.stop()
+	os.RemoveAll(storage)
 	os.Exit(code)
 }
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/sandboxallow/sandboxallow/internal/tunnel"
 )
 
 // streamConn is a stream of HTTP/2 or HTTP/3 as the client's end of a tunnel: what the client sends is the
@@ -112,5 +114,35 @@ func (c *streamConn) SetDeadline(t time.Time) error {
 func (c *streamConn) SetReadDeadline(t time.Time) error  { return c.rc.SetReadDeadline(t) }
 func (c *streamConn) SetWriteDeadline(t time.Time) error { return c.rc.SetWriteDeadline(t) }
 
-// Interface guard
-var _ net.Conn = (*streamConn)(nil)
+// pipedConn is a stream for a server to read requests from: net/http ends a read that it has begun by a deadline, and
+// that would be the end of the stream.
+type pipedConn struct {
+	net.Conn // the server's end of a pipe
+	stream   *streamConn
+}
+
+func (c *pipedConn) LocalAddr() net.Addr  { return c.stream.LocalAddr() }
+func (c *pipedConn) RemoteAddr() net.Addr { return c.stream.RemoteAddr() }
+
+// SetLinger with 0 has the stream reset instead of ended.
+func (c *pipedConn) SetLinger(sec int) error { return c.stream.SetLinger(sec) }
+
+// pipe returns c for a server to read requests from. done is closed once c is, after that.
+func (a *App) pipe(c *streamConn) (conn *pipedConn, done <-chan struct{}) {
+	servers, ours := net.Pipe()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		res := tunnel.Run(c, ours, tunnel.Options{Idle: time.Duration(a.IdleTimeout)})
+		if p, ok := errors.AsType[*tunnel.Panic](res.Err); ok {
+			a.panicked("panic in a stream", p.Value, p.Stack)
+		}
+	}()
+	return &pipedConn{servers, c}, ended
+}
+
+// Interface guards
+var (
+	_ net.Conn = (*streamConn)(nil)
+	_ net.Conn = (*pipedConn)(nil)
+)

@@ -40,6 +40,8 @@ type openTunnel struct {
 	cut      func() // ends it so that half an answer does not look like all of it
 	counters *tunnel.Counters
 	own      tunnel.Counters
+	opaque   bool // it may carry what is not TLS for the name
+	brokered bool // it leads to the site of the name, or is a request through it
 
 	revoked atomic.Uint32 // policy.Reason for which it was closed
 }
@@ -110,12 +112,20 @@ func (ts *tunnels) revokeAll() {
 func (t *openTunnel) recheck(a *App) {
 	sel := a.store.Set().Select(t.client, t.listener)
 	d := sel.Lookup(t.name, t.port)
-	if d.Verdict.Admits() && a.floor.Check(t.upstream, sel.Lifts(t.upstream.Addr())) != nil {
+	if d.Verdict.Admits() && t.upstream.IsValid() && a.floor.Check(t.upstream, sel.Lifts(t.upstream.Addr())) != nil {
 		d = policy.Decision{Reason: policy.ReasonPrivateAddress}
+	}
+	if d.Verdict.Admits() && t.passesBy(a.brokering(t.name, t.port)) {
+		d = policy.Decision{Reason: policy.ReasonNotBrokered}
 	}
 	if !d.Verdict.Admits() {
 		t.revoke(d.Reason)
 	}
+}
+
+// passesBy reports whether the tunnel would not be opened because of a site that brokers the name.
+func (t *openTunnel) passesBy(b brokering) bool {
+	return !t.brokered && (b == brokeredHere || b == brokeredOnOther && !t.opaque)
 }
 
 // revoke ends the tunnel for a reason.
@@ -129,7 +139,7 @@ func (t *openTunnel) revoke(reason policy.Reason) {
 func (r *record) opened(n policy.Name, cut func()) *openTunnel {
 	t := &openTunnel{
 		client: r.Client, listener: r.listener, name: n, port: r.Port, upstream: r.Upstream, cut: cut,
-		layer: r.Layer, start: r.start,
+		layer: r.Layer, start: r.start, opaque: r.opaque,
 	}
 	t.counters = &t.own
 	return t

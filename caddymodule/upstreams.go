@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -29,28 +30,46 @@ type upstreams struct {
 	inUse atomic.Int64 // requests
 
 	mu  sync.Mutex
-	bys map[policy.Selection]*http.Transport
+	bys map[carriage]*http.Transport
+}
+
+// carriage is what requests must have in common to share connections.
+type carriage struct {
+	sel policy.Selection
+	tls *tls.Config // of a site that brokers; nil for clear text
 }
 
 const (
-	keptAlive       = 90 * time.Second // how long a connection waits for the next request
-	keptAliveAHost  = 32
-	maxResponseHead = 256 << 10 // octets
+	keptAlive        = 90 * time.Second // how long a connection waits for the next request
+	keptAliveAHost   = 32
+	maxResponseHead  = 256 << 10 // octets
+	handshakeTimeout = 10 * time.Second
 )
 
-// by returns what carries the requests that sel has admitted.
-func (u *upstreams) by(sel policy.Selection) *http.Transport {
+// by returns what carries the requests of a carriage.
+func (u *upstreams) by(c carriage) *http.Transport {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	t := u.bys[sel]
+	t := u.bys[c]
 	if t == nil {
-		t = u.newTransport(sel)
-		if u.bys == nil {
-			u.bys = make(map[policy.Selection]*http.Transport)
+		if t = u.newTransport(c.sel); c.tls != nil {
+			withTLS(t, c.tls)
 		}
-		u.bys[sel] = t
+		if u.bys == nil {
+			u.bys = make(map[carriage]*http.Transport)
+		}
+		u.bys[c] = t
 	}
 	return t
+}
+
+// withTLS has a transport speak HTTP/1.1 or 2 over TLS alone, with a server that has a certificate for the name that
+// is dialled.
+func withTLS(t *http.Transport, config *tls.Config) {
+	t.DialTLSContext = nil
+	t.TLSClientConfig = config.Clone() // to which net/http adds protocols
+	t.TLSHandshakeTimeout = handshakeTimeout
+	t.ForceAttemptHTTP2 = true
 }
 
 // newTransport returns a transport that speaks HTTP/1.1 in clear text, and reaches nothing but what the dialler

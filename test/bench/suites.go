@@ -23,6 +23,8 @@ const (
 	peerReverse  = "Caddy reverse_proxy"
 	peerRefuses  = "sandboxallow, denied names"
 	peerChanging = "sandboxallow, changing policy"
+	peerBroker   = "sandboxallow broker"
+	peerStock    = "Caddy reverse_proxy, TLS"
 	peerPostgres = "sandboxallow, PostgreSQL"
 
 	measureConn16   = "New tunnels, 16 at once"
@@ -47,6 +49,7 @@ const (
 	measureHTTPKept = "Plain HTTP, connections kept"
 	measureFwd      = "Forward proxy, one connection for each request"
 	measureFwdKept  = "Forward proxy, connections kept"
+	measureBroker   = "Requests with a credential, connections kept"
 	measurePolicy   = "Policy"
 )
 
@@ -159,6 +162,14 @@ func suites(l *lab) []suite {
 				bulk(measureProxy1, peerOurs, download, 1),
 				bulk(measureProxy8, peerOurs, download, 8),
 			},
+		},
+		{
+			name: "broker",
+			peers: []peer{
+				broker(l, peerBroker),
+				brokerStock(l, peerStock),
+			},
+			measures: []measure{brokeredRequests(measureBroker, peerStock, 16)},
 		},
 		{
 			name: "postgres",

@@ -35,7 +35,10 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-		Cmds:                map[string]func(ts *testscript.TestScript, neg bool, args []string){"status": status},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"status": status,
+			"serve":  serve,
+		},
 		Condition: func(cond string) (bool, error) {
 			if cond != "stock-config" { // what a Caddy on this machine would run
 				return false, errors.New("unknown condition")

@@ -14,6 +14,9 @@
 // tried by all the ways that it has (way.go). Where a test has a database it listens on 5432 too, for a PostgreSQL
 // with TLS that is a process in the internet (postgres.go).
 //
+// Names that are brokered (broker.go) end at a site of the gateway. Their server, api.go, wants a key that is in no
+// place of the sandbox; docs/brokering.md is one of the tests.
+//
 // What the clients say of a denial is in docs/what-clients-say.md, as they said it to the tests;
 // `go test ./test/e2e -run 'TestClients|TestMistakes' -update` writes it.
 //

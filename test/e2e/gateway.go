@@ -25,6 +25,8 @@ type config struct {
 	http    string // further lines of the handler on port 80
 	proxy   string // further lines of the forward proxy on port 8080
 	tlsOnly bool   // neither of these two
+	global  string // further global options of the Caddyfile
+	sites   string // further sites
 	plugin  string // further lines of the plugin
 
 	postgres bool     // a listener for PostgreSQL too
@@ -129,6 +131,7 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 	}
 	caddyfile := fmt.Sprintf(`{
 	admin unix/%s
+	%s
 	sandboxallow {
 		policy_file %s
 		%s
@@ -144,7 +147,7 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 		%s
 	}
 }
-`, g.path(adminSocket), g.policyFile, c.options, c.listen, c.handler, postgres)
+`, g.path(adminSocket), c.global, g.policyFile, c.options, c.listen, c.handler, postgres)
 	if !c.tlsOnly {
 		caddyfile += fmt.Sprintf(`http://:80 {
 	sandboxallow {
@@ -158,7 +161,7 @@ http://:8080 {
 }
 `, c.http, c.proxy)
 	}
-	g.write(tb, "Caddyfile", caddyfile)
+	g.write(tb, "Caddyfile", caddyfile+c.sites)
 	return g
 }
 
@@ -206,6 +209,16 @@ func (g *gateway) write(tb testing.TB, name, content string) {
 	if err := os.Rename(tmp, g.path(name)); err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// read returns a file of the gateway's.
+func (g *gateway) read(tb testing.TB, name string) string {
+	tb.Helper()
+	b, err := os.ReadFile(g.path(name))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(b)
 }
 
 // setPolicy replaces the policy document by rename.

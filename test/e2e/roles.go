@@ -4,11 +4,12 @@ package e2e
 
 import "os"
 
-// The test program is four: the tests, the reaper that cleans up after them, and the clients written in Go.
+// The test program is five: the tests, the reaper that cleans up after them, and the clients written in Go.
 const (
 	roleVar            = "E2E_ROLE"
 	roleReaper         = "reaper"
 	roleGoClient       = "go-client"
+	roleGoChat         = "go-chat"
 	roleDatabaseClient = "database-client"
 )
 
@@ -20,6 +21,8 @@ func play() (code int, played bool) {
 		return 0, true
 	case roleGoClient:
 		return goClient(os.Args[1]), true
+	case roleGoChat:
+		return goChat(os.Args[1], os.Args[2]), true
 	case roleDatabaseClient:
 		return databaseRole(os.Args[1]), true
 	}

@@ -219,7 +219,14 @@ func TestSearchDomain(t *testing.T) {
 }
 
 // listeners returns the ports on which the product listens beyond loopback, as "tcp 443", sorted.
-func (g *gateway) listeners(tb testing.TB) (list []string) {
+func (g *gateway) listeners(tb testing.TB) []string {
+	tb.Helper()
+	beyond, _ := g.sockets(tb)
+	return beyond
+}
+
+// sockets is listeners, and those on loopback.
+func (g *gateway) sockets(tb testing.TB) (beyond, loopback []string) {
 	tb.Helper()
 	for _, file := range []string{"tcp", "tcp6", "udp", "udp6"} {
 		f, err := os.Open(fmt.Sprintf("/proc/%d/net/%s", g.caddy.pid(), file))
@@ -236,13 +243,18 @@ func (g *gateway) listeners(tb testing.TB) (list []string) {
 			}
 			addr, hex, _ := strings.Cut(fields[1], ":")
 			port, err := strconv.ParseUint(hex, 16, 16)
-			// Loopback, in the byte order of the machine.
-			if err != nil || addr == "0100007F" || addr == "00000000000000000000000001000000" {
+			if err != nil {
 				continue
 			}
-			list = append(list, fmt.Sprintf("%s %d", proto, port))
+			list := &beyond
+			// In the byte order of the machine.
+			if addr == "0100007F" || addr == "00000000000000000000000001000000" {
+				list = &loopback
+			}
+			*list = append(*list, fmt.Sprintf("%s %d", proto, port))
 		}
 	}
-	slices.Sort(list)
-	return slices.Compact(list)
+	slices.Sort(beyond)
+	slices.Sort(loopback)
+	return slices.Compact(beyond), slices.Compact(loopback)
 }

@@ -1,0 +1,82 @@
+package caddymodule
+
+import (
+	"net/http"
+	"testing"
+)
+
+func TestCredentialFields(t *testing.T) {
+	c := &credentials{
+		headers: map[string]bool{fold("X-Own"): true, fold("X-Csrf-Token"): false},
+	}
+	for name, want := range map[string]bool{
+		"Authorization": true, "Proxy-Authorization": true, "Cookie": true, "Cookie2": true,
+		"X-Api-Key": true, "x_api_key": true, "X.Api.Key": true, "Api-Key": true, "Apikey": true, "X-Apikey": true,
+		"X-Goog-Api-Key": true, "X-Goog-Iam-Authorization-Token": true, "X-Auth-Token": true, "X-Auth-Key": true, "X-Auth-Email": true,
+		"X-Access-Token": true, "Private-Token": true, "Job-Token": true, "Deploy-Token": true, "X-Gitlab-Token": true, "X-Vault-Token": true,
+		"X-Consul-Token": true, "Ocp-Apim-Subscription-Key": true, "X-Functions-Key": true, "X-Amz-Security-Token": true, "Dd-Api-Key": true,
+		"Dd-Application-Key": true, "X-Shopify-Access-Token": true, "X-Github-Token": true, "X-Figma-Token": true, "X-Rapidapi-Key": true,
+		"Fastly-Key": true, "X-Postmark-Server-Token": true, "X-Sentry-Auth": true, "X-Ms-Authorization-Auxiliary": true, "Circle-Token": true,
+		"X-Honeycomb-Team": true, "X-Trackertoken": true, "Dpop": true, "Signature": true, "Signature-Input": true, "Client-Cert": true,
+		"X-Parse-Master-Key": true, "X-Client-Secret": true, "X-Plex-Token": true, "X-Own": true, "x_own": true,
+
+		"Accept": false, "Content-Type": false, "User-Agent": false, "Host": false, "Idempotency-Key": false, "X-Idempotency-Key": false,
+		"Sec-Websocket-Key": false, "X-Atlassian-Token": false, "X-Ms-Continuation-Token": false, "Anthropic-Version": false,
+		"Openai-Organization": false, "Mcp-Session-Id": false, "X-Request-Id": false, "Author": false, "Authority": false, "Key": false,
+		"X-Keyboard": false, "Monkey": false, "X-Csrf-Token": false, "": false,
+	} {
+		if got := c.inHeader(name); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestCredentialsInQuery(t *testing.T) {
+	c := &credentials{queries: map[string]bool{fold("mine"): true, fold("token"): false}}
+	for _, tc := range []struct{ in, want string }{
+		{"", ""},
+		{"a=1&b=2", "a=1&b=2"},
+		{"a=%zz&b;c", "a=%zz&b;c"}, // nothing to remove: octet by octet
+		{"access_token=x&a=1", "a=1"},
+		{"a=1&accessToken=x", "a=1"},
+		{"api_key=x", ""},
+		{"API-KEY=x", ""},
+		{"apikey=x&a", "a"},
+		{"key=x&keys=1&monkey=2", "keys=1&monkey=2"},
+		{"key[]=x&a=1", "a=1"},
+		{"%6b%65%79=x&a=1", "a=1"},
+		{"+key=x&a=1", "a=1"},
+		{"a=1;key=x&b=2", "b=2"},
+		{"auth=x&sig=y&signature=z", ""},
+		{"X-Amz-Credential=x&X-Amz-Signature=y&X-Amz-Security-Token=z&X-Amz-Date=1", "X-Amz-Date=1"},
+		{"client_secret=x&client_id=1", "client_id=1"},
+		{"subscription-key=x&private_token=y&job_token=z", ""},
+		{"pageToken=1&page_token=2&nextToken=3&continuation-token=4", "pageToken=1&page_token=2&nextToken=3&continuation-token=4"},
+		{"token=kept&mine=x", "token=kept"},
+		{"&&key=1&&a", "&&&a"},
+	} {
+		if got := c.removeFromQuery(tc.in); got != tc.want {
+			t.Errorf("%q: %q, want %q", tc.in, got, tc.want)
+		}
+	}
+}
+
+func TestRemoveCredentials(t *testing.T) {
+	h := http.Header{"Authorization": {"a", "b"}, "X_api_key": {"c"}, "Accept": {"*/*"}}
+	new(credentials).removeFrom(h)
+	if len(h) != 1 || h.Get("Accept") != "*/*" {
+		t.Errorf("%v is left", h)
+	}
+}
+
+func BenchmarkRemoveCredentials(b *testing.B) {
+	h := http.Header{}
+	for _, name := range []string{"Accept", "Accept-Encoding", "Content-Type", "Content-Length", "User-Agent", "X-Stainless-Lang", "X-Stainless-Os", "X-Stainless-Runtime", "X-Request-Id", "Openai-Organization"} {
+		h.Set(name, "x")
+	}
+	c := new(credentials)
+	b.ReportAllocs()
+	for b.Loop() {
+		c.removeFrom(h)
+	}
+}
