@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -44,6 +45,7 @@ type brokerSetup struct {
 	globals string
 	also    []string // bodies of further sites, as of startHTTP
 	lines   string   // of the policy
+	level   string   // of the log; "" is DEBUG
 	handle  http.HandlerFunc
 }
 
@@ -114,7 +116,7 @@ func startBroker(t testing.TB, s brokerSetup) *brokerGateway {
 	log {
 		output file %s
 		format json
-		level DEBUG
+		level %s
 	}
 	%s
 	sandboxallow {
@@ -132,7 +134,7 @@ func startBroker(t testing.TB, s brokerSetup) *brokerGateway {
 		}
 	}
 }
-`, filepath.Join(dir, "storage"), g.log, s.globals, g.policy, startDNS(t, testNames), port)
+`, filepath.Join(dir, "storage"), g.log, cmp.Or(s.level, "DEBUG"), s.globals, g.policy, startDNS(t, testNames), port)
 	text += s.sites
 	for i, site := range s.also {
 		text += fmt.Sprintf("http://:%d {\nbind 127.0.1.%d\n%s\n}\n", i+1, i+1, site)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 )
@@ -184,5 +186,28 @@ func TestNetworkOnce(t *testing.T) {
 	}
 	if _, err := os.Stat("/run/sandboxallow/broker"); err == nil {
 		t.Error("there is a socket")
+	}
+}
+
+func TestWarnOfSites(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		sites   sites
+		feeders int
+		warn    bool
+	}{
+		{"none", sites{}, 0, false},
+		{"a site, and nothing leads there", sites{names: map[policy.Name][]uint16{parseName(t, "api.example.com"): {443}}}, 0, true},
+		{"a wildcard, and nothing leads there", sites{patterns: []pattern{{}}}, 0, true},
+		{"a site and a handler", sites{patterns: []pattern{{}}}, 1, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			core, logs := observer.New(zap.WarnLevel)
+			a := &App{log: zap.New(core), feeders: tc.feeders, sites: func() (*sites, error) { return &tc.sites, nil }}
+			a.warnOfSites()
+			if warned := logs.Len() > 0; warned != tc.warn {
+				t.Errorf("warned %v, want %v", warned, tc.warn)
+			}
+		})
 	}
 }

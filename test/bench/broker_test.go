@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -12,13 +14,15 @@ import (
 // TestBrokeredLoad has the load of the suite broker go to a server of the test, which grants it at first.
 func TestBrokeredLoad(t *testing.T) {
 	var refuses atomic.Bool
-	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS.ServerName != brokeredName || refuses.Load() {
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}
 		w.Write(zeros[:pageSize])
 	}))
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // the end of the load comes within handshakes too
+	srv.StartTLS()
 	defer srv.Close()
 	addr := netip.MustParseAddrPort(srv.Listener.Addr().String())
 	s := &server{addr: addr, webPort: addr.Port()}

@@ -27,7 +27,7 @@ var variable = regexp.MustCompile(`(?m)^ {6}([A-Z_]+): (.*?)(?: +#.*)?$`)
 // docs/brokering.md, as somebody does it who reads it from the top: all its sites in one configuration, its commands,
 // and its variables for the clients of the sandbox.
 func TestBrokerPage(t *testing.T) {
-	need(t, "curl", "git", "python3", "java", "javac", "keytool", "wget", "unshare")
+	need(t, "curl", "git", "python3", "java", "javac", "keytool", "wget", "unshare", "stdbuf")
 	l := newLab(t)
 	g := l.prepare(t, config{})
 	corp, err := newAuthority(g.dir)
