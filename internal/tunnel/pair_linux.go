@@ -19,8 +19,10 @@ const (
 	smallTotal = 128 << 10
 
 	// fillsMax is how many times a direction is filled in one turn, so that
-	// others get theirs.
-	fillsMax = 8
+	// others get theirs. A network has no more to give long before; next to a
+	// sender on this host that has, leaving off earlier costs up to half more
+	// CPU time per byte.
+	fillsMax = 64
 )
 
 // sideNames are of the two sockets of a pair: the client's is the first. So it is with the two streams, by where
