@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddypki"
 )
 
 // What an upstream sends comes at once, and what a client sends gets there at once.
@@ -256,6 +257,13 @@ func TestBrokerCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	pki, err := caddy.ActiveContext().App("pki")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if install := pki.(*caddypki.PKI).CAs["local"].InstallTrust; install == nil || *install {
+		t.Error("the root is put into the trust store of the machine")
+	}
 	chains := c.ConnectionState().VerifiedChains
 	leaf, root := chains[0][0], chains[0][len(chains[0])-1]
 	t.Run("http-033", func(t *testing.T) {
