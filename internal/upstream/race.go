@@ -2,8 +2,15 @@ package upstream
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
+
+// maxBeside bounds the attempts of the process that run beside another for the same connection: what shares out
+// the descriptors counts one for each connection, and whoever answers for a name can make all attempts last.
+const maxBeside = 32
+
+var beside atomic.Int64
 
 // race makes n attempts, each one delay after the one before or as soon as that
 // one has failed, and returns the first success: the staggered start of RFC 8305
@@ -27,13 +34,32 @@ func race[T any](ctx context.Context, n int, delay time.Duration, attempt func(c
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	started, running := 0, 0
+	var stops []context.CancelFunc // of attempts, the oldest first
 	start := func() {
+		if started == n || ctx.Err() != nil {
+			return
+		}
+		extra := running > 0
+		if extra && beside.Add(1) > maxBeside {
+			beside.Add(-1)
+			if len(stops) > 0 {
+				stops[0]() // then the next has its descriptor
+				stops = stops[1:]
+			}
+			timer.Reset(delay)
+			return
+		}
+		ctx, stop := context.WithCancel(ctx)
+		stops = append(stops, stop)
 		i := started
 		started++
 		running++
 		timer.Reset(delay)
 		go func() {
 			v, err := attempt(ctx, i)
+			if extra {
+				beside.Add(-1)
+			}
 			select {
 			case outcomes <- outcome{v, err}:
 			case <-over:
@@ -54,16 +80,12 @@ func race[T any](ctx context.Context, n int, delay time.Duration, attempt func(c
 			}
 			running--
 			failed = append(failed, o.err)
-			if started < n && ctx.Err() == nil {
-				start()
-			} else if running == 0 {
+			if start(); running == 0 {
 				var none T
 				return none, failed
 			}
 		case <-timer.C:
-			if started < n && ctx.Err() == nil {
-				start()
-			}
+			start()
 		}
 	}
 }

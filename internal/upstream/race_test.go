@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,5 +106,37 @@ func TestAttemptErrors(t *testing.T) {
 	err := error(attemptErrors{one, two})
 	if err.Error() != "one; two" || !errors.Is(err, one) || !errors.Is(err, two) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Attempts that nobody answers do not add up: each connection has one, and all together a few more.
+func TestRaceBeside(t *testing.T) {
+	var running, most atomic.Int64
+	var wg sync.WaitGroup
+	const dials = 40
+	for range dials {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			_, err := race(ctx, maxAttempts, 10*time.Millisecond, func(ctx context.Context, _ int) (int, error) {
+				n := running.Add(1)
+				for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
+				}
+				<-ctx.Done()
+				running.Add(-1)
+				return 0, ctx.Err()
+			}, func(int) {})
+			if err == nil {
+				t.Error("connected to nobody")
+			}
+		})
+	}
+	wg.Wait()
+	// One that was told to stop may still be stopping when the next begins.
+	if n := most.Load(); n > 2*dials+maxBeside {
+		t.Errorf("%d attempts at a time, want %d", n, dials+maxBeside)
+	}
+	if n := beside.Load(); n != 0 {
+		t.Errorf("%d are still counted", n)
 	}
 }
