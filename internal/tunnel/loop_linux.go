@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,9 +44,27 @@ type watcher interface {
 }
 
 var (
-	loops = sync.OnceValue(startLoops)
-	turn  atomic.Uint32 // of the loops
+	starting sync.Mutex
+	started  atomic.Pointer[[]*loop]
+	turn     atomic.Uint32 // of the loops
 )
+
+// loops returns the loops. Those who find no descriptor for one must not be the end of it: the next ask again.
+func loops() []*loop {
+	if ls := started.Load(); ls != nil {
+		return *ls
+	}
+	starting.Lock()
+	defer starting.Unlock()
+	if ls := started.Load(); ls != nil {
+		return *ls
+	}
+	ls := startLoops()
+	if len(ls) > 0 {
+		started.Store(&ls)
+	}
+	return ls
+}
 
 // startLoops starts as many loops as there are processors, or none if the system
 // has no descriptor left for them: tunnels have goroutines then.
@@ -78,6 +97,10 @@ func newLoop() (*loop, func(), error) {
 		return nil, nil, err
 	}
 	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), watchers: make(map[int]watcher), ends: make(chan []func())}
+	if err := l.file.SetReadDeadline(time.Time{}); err != nil { // the poller has not taken it
+		l.file.Close()
+		return nil, nil, err
+	}
 	raw, err := l.file.SyscallConn()
 	if err != nil {
 		l.file.Close()
@@ -98,7 +121,7 @@ func nextLoop() *loop {
 	if len(ls) == 0 {
 		return nil
 	}
-	return ls[int(turn.Add(1))%len(ls)]
+	return ls[turn.Add(1)%uint32(len(ls))]
 }
 
 // run does what there is to be done. It returns false to be called again when
@@ -149,7 +172,7 @@ func (l *loop) watch(fd int, w watcher, op int, space uint32) error {
 	l.mu.Lock()
 	l.watchers[fd] = w
 	l.mu.Unlock()
-	events := unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET | space
+	events := unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET | space
 	return os.NewSyscallError("epoll_ctl", epollControl(l.epoll, op, fd, events))
 }
 

@@ -40,6 +40,7 @@ type pair struct {
 	closed  bool
 	told    bool // done is called, or will be
 	started bool
+	queued  bool // among those that have a turn again
 }
 
 type socket struct {
@@ -49,6 +50,7 @@ type socket struct {
 	ending   bool // its peer has said all it had to say, or is gone
 	full     bool // takes no more bytes for now
 	watched  bool // for space
+	urgent   bool // its peer has sent urgent data, which a read stops at and splice(2) does not get past
 }
 
 // stream is one direction.
@@ -58,6 +60,7 @@ type stream struct {
 	via   *conduit // nil while there is nothing to hold
 	small int      // bytes that were read
 	ended bool
+	gone  error // of a write: where the stream comes from nobody listens any more
 }
 
 // newPair takes over what connects to the client, a bare TCP connection, and to the upstream. It returns nil,
@@ -121,8 +124,12 @@ func (p *pair) turn(l *loop, fd int, events uint32) {
 	if p.closed {
 		return
 	}
+	if fd < 0 {
+		p.queued = false
+	}
 	p.note(fd, events)
-	if p.carry(l.buf[:]) {
+	if p.carry(l.buf[:]) && !p.queued {
+		p.queued = true
 		l.again = append(l.again, p)
 	}
 	if p.closed && !p.told {
@@ -202,11 +209,19 @@ func (p *pair) note(fd int, events uint32) {
 		if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 			s.ending, s.readable, s.full = true, true, false
 		}
+		if events&unix.EPOLLPRI != 0 {
+			s.ending, s.urgent, s.readable = true, true, true
+		}
 		if events&unix.EPOLLIN != 0 {
 			s.readable = true
 		}
 		if events&unix.EPOLLOUT != 0 {
 			s.full = false
+		}
+		if events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 && p.streams[i].ended && p.streams[i].gone == nil {
+			// Its stream had ended, so no read tells of it; and we have not ended the other, so it is a reset.
+			p.abort(i, os.NewSyscallError("read", unix.ECONNRESET))
+			return
 		}
 	}
 }
@@ -242,6 +257,9 @@ func (p *pair) move(from int, buf []byte) (more bool) {
 			}
 		} else {
 			if st.via == nil {
+				if src.urgent {
+					st.stock = noPipes
+				}
 				st.via = st.stock.take()
 			}
 			if n, err = st.via.fill(src.fd); st.via.buf == nil && unsupported(err) {
@@ -255,6 +273,9 @@ func (p *pair) move(from int, buf []byte) (more bool) {
 			src.readable = false
 		case err != nil:
 			p.abort(from, os.NewSyscallError("read", err))
+		case n == 0 && st.via != nil && st.via.buf == nil:
+			st.release()
+			st.stock = noPipes // splice(2) says so of urgent data, too: a read knows
 		case n == 0:
 			p.finish(from)
 		}
@@ -266,7 +287,7 @@ func (p *pair) move(from int, buf []byte) (more bool) {
 func (p *pair) give(from int, dst *socket, b []byte) {
 	n, err := write(dst.fd, b)
 	if err != nil && err != unix.EAGAIN {
-		p.abort(1-from, os.NewSyscallError("write", err))
+		p.lose(from, os.NewSyscallError("write", err))
 		return
 	}
 	st := &p.streams[from]
@@ -297,7 +318,7 @@ func (p *pair) drain(from int) (empty bool) {
 			}
 			return false
 		case err != nil:
-			p.abort(1-from, os.NewSyscallError("write", err))
+			p.lose(from, os.NewSyscallError("write", err))
 			return false
 		}
 		st.moved.Add(int64(n))
@@ -308,8 +329,26 @@ func (p *pair) drain(from int) (empty bool) {
 	return true
 }
 
+// lose ends the tunnel because a write failed. What an upstream that is gone has said before, such as why it
+// takes no more, is passed on first.
+func (p *pair) lose(from int, err error) {
+	up := &p.streams[1]
+	if from == 1 || up.ended || !lost(err) {
+		p.abort(1-from, err)
+		return
+	}
+	p.streams[0].ended = true
+	p.streams[0].release()
+	up.gone = err
+	p.sockets[1].readable, p.sockets[1].ending = true, true
+}
+
 // finish passes on the end of a stream.
 func (p *pair) finish(from int) {
+	if err := p.streams[from].gone; err != nil {
+		p.abort(from, err) // the write has taken the error that a read would have had
+		return
+	}
 	p.streams[from].ended = true
 	p.streams[from].release()
 	if p.t.ended() {
@@ -323,7 +362,11 @@ func (p *pair) finish(from int) {
 // abort ends the tunnel because a socket failed. Half an answer must not look
 // like all of it, so what was lost on one side is reset on the other.
 func (p *pair) abort(broken int, err error) {
-	if p.t.stop(fmt.Errorf("%s: %w", sideNames[broken], err)) && lost(err) {
+	if p.closed {
+		return
+	}
+	p.t.stop(fmt.Errorf("%s: %w", sideNames[broken], err))
+	if lost(err) { // whoever has stopped it first, and may be about to close
 		p.resetOnClose(1 - broken)
 	}
 	p.close()

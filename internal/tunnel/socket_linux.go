@@ -129,13 +129,19 @@ func (s *Socket) turn(*loop, int, uint32) {
 // RemoteAddr is the address that it is connected to.
 func (s *Socket) RemoteAddr() netip.AddrPort { return s.remote }
 
-// Write writes all of b. It is for what comes before the tunnel.
+// Write writes all of b, within writeTimeout. It is for what comes before the tunnel.
 func (s *Socket) Write(b []byte) (int, error) {
+	var late context.Context // most need none
 	written := 0
 	for written < len(b) {
 		n, err := write(s.fd, b[written:])
 		if err == unix.EAGAIN {
-			if err := s.wait(context.Background()); err != nil {
+			if late == nil {
+				var cancel context.CancelFunc
+				late, cancel = context.WithTimeout(context.Background(), writeTimeout)
+				defer cancel()
+			}
+			if err := s.wait(late); err != nil {
 				return written, err
 			}
 			continue
@@ -194,7 +200,6 @@ func (s *Socket) conn() (net.Conn, error) {
 		if err := epollControl(s.l.epoll, unix.EPOLL_CTL_DEL, s.fd, 0); err != nil {
 			return nil, os.NewSyscallError("epoll_ctl", err)
 		}
-		s.woken = nil
 	}
 	f := os.NewFile(uintptr(s.release()), "socket")
 	defer f.Close()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"time"
 )
 
 // Socket is a TCP connection to an upstream, as Connect makes it.
@@ -26,8 +27,11 @@ func Connect(ctx context.Context, to netip.AddrPort) (*Socket, error) {
 // RemoteAddr is the address that it is connected to.
 func (s *Socket) RemoteAddr() netip.AddrPort { return s.remote }
 
-// Write writes all of b. It is for what comes before the tunnel.
-func (s *Socket) Write(b []byte) (int, error) { return s.tcp.Write(b) }
+// Write writes all of b, within writeTimeout. It is for what comes before the tunnel.
+func (s *Socket) Write(b []byte) (int, error) {
+	s.tcp.SetWriteDeadline(time.Now().Add(writeTimeout))
+	return s.tcp.Write(b)
+}
 
 // Read reads what there is, and waits for it until ctx ends. It is for what comes before the tunnel.
 func (s *Socket) Read(ctx context.Context, b []byte) (int, error) {

@@ -24,6 +24,10 @@ const (
 	DefaultHalfClosedIdle = time.Minute
 )
 
+// writeTimeout bounds what is written before the tunnel begins: nothing else would end that, neither the idle
+// limit nor who cuts tunnels.
+const writeTimeout = 5 * time.Second
+
 // ErrIdle is the Result.Err of a tunnel that was closed because no byte had
 // moved for as long as its Options allow.
 var ErrIdle = errors.New("tunnel was idle for too long")
@@ -296,7 +300,8 @@ func (t *Tunnel) result() Result {
 // lost reports whether err says that the peer of a connection is gone. Linux
 // says EPIPE for a reset that arrives after the peer's end of stream.
 func lost(err error) bool {
-	for _, e := range []error{syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT, syscall.ECONNABORTED} {
+	for _, e := range []error{syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT, syscall.ECONNABORTED,
+		syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
 		if errors.Is(err, e) {
 			return true
 		}
