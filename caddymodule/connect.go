@@ -58,7 +58,9 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 	}
 	h.app.decided(rec)
 	if err == nil {
-		_, err = up.Write(first)
+		var written int
+		written, err = up.Write(first)
+		rec.early = int64(written)
 	}
 	if err != nil {
 		rec.Error = err.Error()

@@ -187,9 +187,11 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble, release f
 	h.app.decided(r)
 
 	// What was read is the first that the upstream gets. More of it can be in cx if a matcher has read ahead.
-	_, err = up.Write(read)
+	written, err := up.Write(read)
+	r.early = int64(written)
 	if ahead := cx.MatchingBytes(); err == nil && len(ahead) > 0 {
-		_, err = up.Write(ahead)
+		written, err = up.Write(ahead)
+		r.early += int64(written)
 	}
 	helloBuffers.Put(buf)
 	buf = nil

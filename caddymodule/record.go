@@ -14,6 +14,7 @@ import (
 type record struct {
 	decision.Record
 	listener string // the policy that the listener names
+	early    int64  // octets of the client that the upstream got before the tunnel began
 	opaque   bool   // its tunnel may carry what is not TLS for the name
 	start    time.Time
 }

@@ -142,6 +142,7 @@ func (r *record) opened(n policy.Name, cut func()) *openTunnel {
 		layer: r.Layer, start: r.start, opaque: r.opaque,
 	}
 	t.counters = &t.own
+	t.own.In.Store(r.early)
 	return t
 }
 
