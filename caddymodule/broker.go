@@ -12,7 +12,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
@@ -205,13 +204,9 @@ func brokerTarget(r *http.Request, port uint16) (policy.Name, *badTarget) {
 		return policy.Name{}, badRequest("method %s", r.Method) // TRACE returns what was sent, credentials and all
 	case u.Opaque != "", u.User != nil, u.Scheme != "" && u.Scheme != "https", (u.Scheme == "") != (u.Host == ""):
 		return policy.Name{}, badRequest("target %q, accepted are /path and https://name/path", r.RequestURI)
-	case r.ProtoMajor > 1 && !httpguts.ValidHeaderFieldName(r.Method):
-		return policy.Name{}, badRequest("method %q", r.Method)
 	}
-	for _, host := range r.Header["Host"] { // HTTP/1 has it in r.Host alone
-		if host != r.Host {
-			return policy.Name{}, badRequest("host %q beside authority %q", host, r.Host)
-		}
+	if bad := sameInHTTP1(r); bad != nil {
+		return policy.Name{}, bad
 	}
 	n, on, reason, err := parseAuthority(r.Host, port)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,10 +160,16 @@ func TestBrokerOneName(t *testing.T) {
 		{"http-030 host beside authority", []string{":method: GET", ":authority: api.example.com", "host: evil.test"}, 0, ""},
 		{"h2 two authorities", []string{":method: GET", ":authority: api.example.com", ":authority: evil.test"}, 0, ""},
 		{"h2 TRACE", []string{":method: TRACE", ":authority: api.example.com"}, 400, "bad_request"},
+		{"h2 another request line in the query", []string{":method: POST", ":authority: api.example.com", ":path: /v1/x?a= HTTP/1.0"}, 400, "bad_request"},
+		{"h2 another request line in the path", []string{":method: POST", ":authority: api.example.com", ":path: /v1/x HTTP/1.0"}, 400, "bad_request"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newHTTP2Client(t, g.raw("api.example.com", "h2").Conn)
-			r := c.open(true, append(tc.fields, ":scheme: https", ":path: /")...).response()
+			fields := append(tc.fields, ":scheme: https")
+			if !slices.ContainsFunc(fields, func(f string) bool { return strings.HasPrefix(f, ":path: ") }) {
+				fields = append(fields, ":path: /")
+			}
+			r := c.open(true, fields...).response()
 			if r.status != tc.status || r.reason() != tc.reason || (r.err != nil) != (tc.reason == "") {
 				t.Errorf("got %+v, want %d %s", r, tc.status, tc.reason)
 			}
