@@ -20,8 +20,11 @@ type credentials struct {
 	count  atomic.Int32
 }
 
-// maxJudged is how many names of fields are remembered. Clients choose them.
-const maxJudged = 512
+// Clients choose the names of fields: so many are remembered, of at most that length.
+const (
+	maxJudged     = 512
+	maxJudgedName = 64
+)
 
 // fold returns the one form of a name of a field or parameter: lower case, `-` between words. Servers that hand
 // fields on to programs take X_Api_Key for X-Api-Key.
@@ -40,7 +43,7 @@ func (c *credentials) inHeader(name string) bool {
 		return is.(bool)
 	}
 	is := c.judge(name)
-	if c.count.Load() < maxJudged {
+	if len(name) <= maxJudgedName && c.count.Load() < maxJudged {
 		c.count.Add(1)
 		c.judged.Store(strings.Clone(name), is)
 	}
@@ -66,6 +69,9 @@ func (c *credentials) inQuery(name string) bool {
 	name, _, _ = strings.Cut(name, "[") // key[]=
 	words := fold(splitCamel(strings.TrimSpace(name)))
 	name = fold(strings.TrimSpace(name))
+	if name == "" {
+		return false
+	}
 	for _, n := range []string{name, words} {
 		if is, ok := c.queries[n]; ok {
 			return is
@@ -137,24 +143,29 @@ func (c *credentials) removeFrom(h http.Header) {
 
 // removeFromQuery returns a query without the parameters that carry a credential.
 func (c *credentials) removeFromQuery(raw string) string {
-	kept, changed := "", false
+	var kept strings.Builder
+	kept.Grow(len(raw) + 1)
+	changed := false
 	for piece := range strings.SplitSeq(raw, "&") {
 		if c.inPiece(piece) {
 			changed = true
 			continue
 		}
-		kept += "&" + piece
+		kept.WriteByte('&')
+		kept.WriteString(piece)
 	}
 	if !changed {
 		return raw
 	}
-	return strings.TrimPrefix(kept, "&")
+	return strings.TrimPrefix(kept.String(), "&")
 }
 
 // inPiece reports whether what stands between two `&` of a query carries a credential to any server: some end a
 // parameter at `;` too.
 func (c *credentials) inPiece(piece string) bool {
-	for p := range strings.SplitSeq(piece, ";") {
+	for more := true; more; {
+		var p string
+		p, piece, more = strings.Cut(piece, ";")
 		name, _, _ := strings.Cut(p, "=")
 		if plain, err := url.QueryUnescape(name); err == nil {
 			name = plain

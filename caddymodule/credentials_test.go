@@ -1,7 +1,11 @@
 package caddymodule
 
 import (
+	"fmt"
+	"math"
 	"net/http"
+	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -54,10 +58,55 @@ func TestCredentialsInQuery(t *testing.T) {
 		{"pageToken=1&page_token=2&nextToken=3&continuation-token=4", "pageToken=1&page_token=2&nextToken=3&continuation-token=4"},
 		{"token=kept&mine=x", "token=kept"},
 		{"&&key=1&&a", "&&&a"},
+		{"&&a", "&&a"},
+		{"a&key=1&&b", "a&&b"},
+		{"key=1&", ""},
 	} {
 		if got := c.removeFromQuery(tc.in); got != tc.want {
 			t.Errorf("%q: %q, want %q", tc.in, got, tc.want)
 		}
+	}
+}
+
+// What a query costs grows with its length, not with its square.
+func TestCredentialsInLongQuery(t *testing.T) {
+	c := new(credentials)
+	for _, tc := range []struct{ name, in, want string }{
+		{"nothing between", strings.Repeat("&", 16000), strings.Repeat("&", 16000)},
+		{"one to remove", strings.Repeat("&", 16000) + "key=1", strings.Repeat("&", 15999)},
+		{"many to remove", strings.Repeat("key=1&", 4000) + "a=1", "a=1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var got string
+			least := uint64(math.MaxUint64) // what else runs allocates too
+			for range 5 {
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				got = c.removeFromQuery(tc.in)
+				runtime.ReadMemStats(&after)
+				least = min(least, after.TotalAlloc-before.TotalAlloc)
+			}
+			if got != tc.want {
+				t.Errorf("%d octets are left, want %d", len(got), len(tc.want))
+			}
+			if least > 10*uint64(len(tc.in)) {
+				t.Errorf("%d octets allocated for %d", least, len(tc.in))
+			}
+		})
+	}
+}
+
+// The memory of names holds no long ones.
+func TestCredentialsRemembered(t *testing.T) {
+	c := new(credentials)
+	if name := strings.Repeat("x", 16000) + "-Api-Key"; !c.inHeader(name) || c.count.Load() != 0 {
+		t.Errorf("%d names are remembered", c.count.Load())
+	}
+	for i := range 2 * maxJudged {
+		c.inHeader(fmt.Sprint("X-", i))
+	}
+	if n := c.count.Load(); n != maxJudged {
+		t.Errorf("%d names are remembered, want %d", n, maxJudged)
 	}
 }
 
