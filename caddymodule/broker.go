@@ -36,7 +36,8 @@ type Broker struct {
 	// Query parameters that carry credentials, besides those whose names say so.
 	RemoveQuery []string `json:"remove_query,omitempty"`
 
-	// Fields and parameters that clients may send although their names sound like credentials.
+	// Fields and parameters that clients may send although their names sound like credentials, or make another request
+	// of it.
 	Keep []string `json:"keep,omitempty"`
 
 	app         *App
@@ -67,6 +68,11 @@ func (b *Broker) Provision(ctx caddy.Context) error {
 		b.except = append(b.except, n)
 	}
 	b.credentials.headers, b.credentials.queries = make(map[string]bool), make(map[string]bool)
+	for _, s := range slices.Concat(b.RemoveHeader, b.RemoveQuery, b.Keep) {
+		if fold(s) == "" {
+			return fmt.Errorf("%q is to be removed or kept, and has no letter or digit", s)
+		}
+	}
 	for _, s := range b.RemoveHeader {
 		b.credentials.headers[fold(s)] = true
 	}
@@ -249,20 +255,10 @@ func (b *Broker) serve(w http.ResponseWriter, r *http.Request, rec *record, t ta
 	return err
 }
 
-// overrides are fields by which some servers take a request for another one than the matchers of the site see.
-var overrides = []string{
-	"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Url", "X-Original-Uri", "X-Rewrite-Url",
-}
-
 // clean removes from a request what is not for the upstream: the client's credentials, what would make another
 // request of it, and upgrades to anything but WebSocket, after which requests would come that nobody looks at.
 func (b *Broker) clean(r *http.Request) {
 	b.credentials.removeFrom(r.Header)
-	for _, name := range overrides {
-		if !b.credentials.kept(name) {
-			delete(r.Header, name)
-		}
-	}
 	if query := b.credentials.removeFromQuery(r.URL.RawQuery); query != r.URL.RawQuery {
 		r.URL.RawQuery = query
 		r.RequestURI = r.URL.RequestURI()

@@ -59,17 +59,18 @@ func TestBrokerRemovesCredentials(t *testing.T) {
 	g := startBroker(t, brokerSetup{handle: echoRequest})
 	for _, proto := range []string{"http/1.1", "h2"} {
 		t.Run(proto, func(t *testing.T) {
-			req, err := http.NewRequest("POST", g.url("api.example.com", "/v1/x?a=1&api_key=mine&key=mine&b=2"), strings.NewReader("body"))
+			req, err := http.NewRequest("POST", g.url("api.example.com", "/v1/x?a=1&api_key=mine&key=mine&api%00key=mine&_method=DELETE&b=2"), strings.NewReader("body"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "x_api_key", "X-Goog-Api-Key", "Private-Token", "X-Amz-Security-Token"} {
+			for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "x_api_key", "X-Goog-Api-Key", "Private-Token", "X-Amz-Security-Token", "Key", "Token", "X-Api~Key"} {
 				req.Header[name] = []string{"mine"}
 			}
 			req.Header.Set("X-Other", "{file."+g.secret+"} {env.HOME} {http.request.host}")
 			req.Header.Set("Accept-Encoding", "gzip, br")
 			req.Header.Set("X-Http-Method-Override", "DELETE")
 			req.Header.Set("X-Original-Url", "/admin")
+			req.Header["X_rewrite_url"] = []string{"/admin"}
 			req.Header.Set("X-Forwarded-For", "192.0.2.1")
 			req.Header.Set("Forwarded", "for=192.0.2.1")
 			req.Header.Set("Via", "1.1 me")

@@ -16,9 +16,18 @@ type credentials struct {
 	headers map[string]bool // in the form of fold: true if it is one, false if it is none
 	queries map[string]bool
 
-	judged sync.Map // name of a field -> bool
+	judged sync.Map // name of a field -> role
 	count  atomic.Int32
 }
+
+// role is what a field of a client does in a request.
+type role int
+
+const (
+	harmless   role = iota
+	credential      // says who the client is
+	override        // has some servers take the request for another one than the matchers of the site see
+)
 
 // Clients choose the names of fields: so many are remembered, of at most that length.
 const (
@@ -27,35 +36,51 @@ const (
 )
 
 // fold returns the one form of a name of a field or parameter: lower case, `-` between words. Servers that hand
-// fields on to programs take X_Api_Key for X-Api-Key.
+// fields on to programs take X_Api_Key for X-Api-Key, and some drop or replace whatever else is no letter.
 func fold(name string) string {
-	return strings.Map(func(c rune) rune {
-		if c == '_' || c == '.' {
-			return '-'
+	var b strings.Builder
+	apart := false
+	for _, c := range name {
+		if !unicode.IsLetter(c) && !unicode.IsDigit(c) {
+			apart = b.Len() > 0
+			continue
 		}
-		return unicode.ToLower(c)
-	}, name)
+		if apart {
+			b.WriteByte('-')
+			apart = false
+		}
+		b.WriteRune(unicode.ToLower(unicode.ToUpper(c))) // the long s too has an S as upper case
+	}
+	return b.String()
 }
 
 // inHeader reports whether a field carries a credential.
-func (c *credentials) inHeader(name string) bool {
-	if is, ok := c.judged.Load(name); ok {
-		return is.(bool)
+func (c *credentials) inHeader(name string) bool { return c.role(name) == credential }
+
+func (c *credentials) role(name string) role {
+	if r, ok := c.judged.Load(name); ok {
+		return r.(role)
 	}
-	is := c.judge(name)
+	r := c.judge(name)
 	if len(name) <= maxJudgedName && c.count.Load() < maxJudged {
 		c.count.Add(1)
-		c.judged.Store(strings.Clone(name), is)
+		c.judged.Store(strings.Clone(name), r)
 	}
-	return is
+	return r
 }
 
-func (c *credentials) judge(name string) bool {
+func (c *credentials) judge(name string) role {
 	name = fold(name)
-	if is, ok := c.headers[name]; ok {
-		return is
+	is, configured := c.headers[name]
+	switch {
+	case configured && !is:
+		return harmless
+	case is, slices.Contains(credentialFields, name), namesCredential(name):
+		return credential
+	case slices.Contains(overrides, name):
+		return override
 	}
-	return slices.Contains(credentialFields, name) || namesCredential(name)
+	return harmless
 }
 
 // kept reports whether the operator lets clients send a field.
@@ -64,20 +89,32 @@ func (c *credentials) kept(name string) bool {
 	return ok && !is
 }
 
-// inQuery reports whether a parameter of a query carries a credential.
+// inQuery reports whether a parameter of a query carries a credential, or makes another request of this one. Most
+// servers take key[]= for key, and PHP takes a[b for a_b. What is not to be seen in a name ends it for programs in C,
+// and others drop it.
 func (c *credentials) inQuery(name string) bool {
-	name, _, _ = strings.Cut(name, "[") // key[]=
-	words := fold(splitCamel(strings.TrimSpace(name)))
-	name = fold(strings.TrimSpace(name))
-	if name == "" {
+	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar }) {
+		return true
+	}
+	head, index, _ := strings.Cut(name, "[")
+	if fold(head) != "" && strings.Contains(index, "]") {
+		name = head
+	}
+	return c.inParameter(name)
+}
+
+func (c *credentials) inParameter(name string) bool {
+	words, plain := fold(splitCamel(name)), fold(name)
+	if plain == "" {
 		return false
 	}
-	for _, n := range []string{name, words} {
+	for _, n := range []string{plain, words} {
 		if is, ok := c.queries[n]; ok {
 			return is
 		}
 	}
-	return slices.Contains(credentialParameters, name) || namesCredential(words)
+	return slices.Contains(credentialParameters, plain) || namesCredential(words) || slices.Contains(overrides, words) ||
+		plain == "method" && !strings.HasPrefix(strings.ToLower(name), plain) // `_method`, in what PHP takes for it
 }
 
 // splitCamel makes access-Token of accessToken.
@@ -94,9 +131,14 @@ func splitCamel(s string) string {
 
 // Names of credentials that namesCredential does not find.
 var (
-	credentialFields     = []string{"cookie", "cookie2", "dpop", "client-cert", "client-cert-chain", "x-honeycomb-team", "x-trackertoken"}
+	credentialFields     = []string{"cookie", "cookie2", "dpop", "client-cert", "client-cert-chain", "key", "token", "x-honeycomb-team", "x-trackertoken"}
 	credentialParameters = []string{"key", "token", "auth", "sig", "pwd", "hapikey", "appid"}
 )
+
+// overrides are fields by which some servers take a request for another one than the matchers of the site see.
+var overrides = []string{
+	"x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-original-uri", "x-rewrite-url",
+}
 
 // credentialWords are credentials wherever they stand in a name.
 var credentialWords = []string{
@@ -129,19 +171,19 @@ func namesCredential(name string) bool {
 	case "token":
 		return !slices.Contains(otherTokens, words[n-2])
 	}
-	return words[0] == "x" && words[1] == "auth"
+	return false
 }
 
-// removeFrom removes what carries a credential from a header.
+// removeFrom removes from a header what carries a credential, and what makes another request of it.
 func (c *credentials) removeFrom(h http.Header) {
 	for name := range h {
-		if c.inHeader(name) {
+		if c.role(name) != harmless {
 			delete(h, name)
 		}
 	}
 }
 
-// removeFromQuery returns a query without the parameters that carry a credential.
+// removeFromQuery returns a query without such parameters.
 func (c *credentials) removeFromQuery(raw string) string {
 	var kept strings.Builder
 	kept.Grow(len(raw) + 1)
@@ -160,17 +202,15 @@ func (c *credentials) removeFromQuery(raw string) string {
 	return strings.TrimPrefix(kept.String(), "&")
 }
 
-// inPiece reports whether what stands between two `&` of a query carries a credential to any server: some end a
-// parameter at `;` too.
+// inPiece reports whether what stands between two `&` of a query has such a parameter to any server: some end one at
+// `;` too, and what cannot be decoded is a name of its own to each.
 func (c *credentials) inPiece(piece string) bool {
 	for more := true; more; {
 		var p string
 		p, piece, more = strings.Cut(piece, ";")
 		name, _, _ := strings.Cut(p, "=")
-		if plain, err := url.QueryUnescape(name); err == nil {
-			name = plain
-		}
-		if c.inQuery(name) {
+		name, err := url.QueryUnescape(name)
+		if err != nil || c.inQuery(name) {
 			return true
 		}
 	}

@@ -23,10 +23,11 @@ func TestCredentialFields(t *testing.T) {
 		"Fastly-Key": true, "X-Postmark-Server-Token": true, "X-Sentry-Auth": true, "X-Ms-Authorization-Auxiliary": true, "Circle-Token": true,
 		"X-Honeycomb-Team": true, "X-Trackertoken": true, "Dpop": true, "Signature": true, "Signature-Input": true, "Client-Cert": true,
 		"X-Parse-Master-Key": true, "X-Client-Secret": true, "X-Plex-Token": true, "X-Own": true, "x_own": true,
+		"Key": true, "Token": true, "X-Api~Key": true, "X!Api'Key": true, "X--Own": true, "X-Api-Key-": true,
 
 		"Accept": false, "Content-Type": false, "User-Agent": false, "Host": false, "Idempotency-Key": false, "X-Idempotency-Key": false,
 		"Sec-Websocket-Key": false, "X-Atlassian-Token": false, "X-Ms-Continuation-Token": false, "Anthropic-Version": false,
-		"Openai-Organization": false, "Mcp-Session-Id": false, "X-Request-Id": false, "Author": false, "Authority": false, "Key": false,
+		"Openai-Organization": false, "Mcp-Session-Id": false, "X-Request-Id": false, "Author": false, "Authority": false,
 		"X-Keyboard": false, "Monkey": false, "X-Csrf-Token": false, "": false,
 	} {
 		if got := c.inHeader(name); got != want {
@@ -57,6 +58,15 @@ func TestCredentialsInQuery(t *testing.T) {
 		{"subscription-key=x&private_token=y&job_token=z", ""},
 		{"pageToken=1&page_token=2&nextToken=3&continuation-token=4", "pageToken=1&page_token=2&nextToken=3&continuation-token=4"},
 		{"token=kept&mine=x", "token=kept"},
+		{"api%00key=x&api+key=x&api~key=x&api%ffkey=x&a=1", "a=1"},
+		{"key%00=x&key%00a=x&%00key=x&key%00[a]=x&ke%00y=x&ke%e2%80%8by=x&ke%ffy=x&caf%c3%a9=1", "caf%c3%a9=1"},
+		{"api[key=x&key[=x&[key]=x&]key=x&a[b=1&filter[key]=1", "a[b=1&filter[key]=1"},
+		{"%u006bey=x&%6bey%=x&a%zz&a=%zz", "a=%zz"},
+		{"%e2%84%aaey=x&%c5%bfecret=x", ""}, // the sign of Kelvin, and the long s
+		{"_key=x&$key=x&key_=x", ""},
+		{"_method=DELETE&_METHOD=x&.method=x&[method=x&%5fmethod=x&_method%00=x&method=get&Method=1", "method=get&Method=1"},
+		{"X-HTTP-Method-Override=DELETE&x_http_method=PUT&a", "a"},
+		{"Idempotency-Key=1&Page-Token=2", "Idempotency-Key=1&Page-Token=2"},
 		{"&&key=1&&a", "&&&a"},
 		{"&&a", "&&a"},
 		{"a&key=1&&b", "a&&b"},
@@ -111,10 +121,23 @@ func TestCredentialsRemembered(t *testing.T) {
 }
 
 func TestRemoveCredentials(t *testing.T) {
-	h := http.Header{"Authorization": {"a", "b"}, "X_api_key": {"c"}, "Accept": {"*/*"}}
+	h := http.Header{"Authorization": {"a", "b"}, "X_api_key": {"c"}, "X_http_method_override": {"DELETE"}, "X.Original~Url": {"/"}, "Accept": {"*/*"}}
 	new(credentials).removeFrom(h)
 	if len(h) != 1 || h.Get("Accept") != "*/*" {
 		t.Errorf("%v is left", h)
+	}
+}
+
+// What makes another request of it can be kept, too.
+func TestKeepOverrides(t *testing.T) {
+	kept := map[string]bool{fold("X-HTTP-Method-Override"): false, fold("_method"): false}
+	c := &credentials{headers: kept, queries: kept}
+	h := http.Header{"X-Http-Method-Override": {"DELETE"}, "X-Original-Url": {"/"}}
+	if c.removeFrom(h); len(h) != 1 || h.Get("X-HTTP-Method-Override") != "DELETE" {
+		t.Errorf("%v is left", h)
+	}
+	if got := c.removeFromQuery("_method=PUT&key=x"); got != "_method=PUT" {
+		t.Errorf("%q is left", got)
 	}
 }
 
