@@ -27,6 +27,7 @@ const (
 	harmless   role = iota
 	credential      // says who the client is
 	override        // has some servers take the request for another one than the matchers of the site see
+	protocols       // lists the protocols that a WebSocket may have, and credentials among them
 )
 
 // Clients choose the names of fields: so many are remembered, of at most that length.
@@ -79,6 +80,8 @@ func (c *credentials) judge(name string) role {
 		return credential
 	case slices.Contains(overrides, name):
 		return override
+	case name == "sec-websocket-protocol":
+		return protocols
 	}
 	return harmless
 }
@@ -176,11 +179,46 @@ func namesCredential(name string) bool {
 
 // removeFrom removes from a header what carries a credential, and what makes another request of it.
 func (c *credentials) removeFrom(h http.Header) {
-	for name := range h {
-		if c.role(name) != harmless {
+	for name, values := range h {
+		switch c.role(name) {
+		case credential, override:
 			delete(h, name)
+		case protocols:
+			if values = removeFromProtocols(values); len(values) > 0 {
+				h[name] = values
+			} else {
+				delete(h, name)
+			}
 		}
 	}
+}
+
+// removeFromProtocols returns what Sec-WebSocket-Protocol lists without the protocols that carry a credential: browsers
+// can set no other field, and APIs take `openai-insecure-api-key.VALUE`, or `token, VALUE`, for one.
+func removeFromProtocols(values []string) []string {
+	names := func(w string) bool { return w == "key" || w == "token" || slices.Contains(credentialWords, w) }
+	var kept []string
+	removed, isValue := false, false
+	for p := range strings.SplitSeq(strings.Join(values, ","), ",") {
+		p = strings.TrimSpace(p)
+		words := strings.Split(fold(splitCamel(p)), "-")
+		switch {
+		case p == "":
+		case isValue:
+			isValue = false
+		case slices.ContainsFunc(words, names):
+			removed, isValue = true, names(words[len(words)-1])
+		default:
+			kept = append(kept, p)
+		}
+	}
+	switch {
+	case !removed:
+		return values
+	case len(kept) == 0:
+		return nil
+	}
+	return []string{strings.Join(kept, ", ")}
 }
 
 // removeFromQuery returns a query without such parameters.

@@ -128,6 +128,40 @@ func TestRemoveCredentials(t *testing.T) {
 	}
 }
 
+func TestCredentialsInProtocols(t *testing.T) {
+	for _, tc := range []struct {
+		in   []string
+		want string // with `|` between values
+	}{
+		{nil, ""},
+		{[]string{"graphql-transport-ws,graphql-ws", " mqtt"}, "graphql-transport-ws,graphql-ws| mqtt"}, // octet by octet
+		{[]string{"v4.channel.k8s.io, v12.stomp, wamp.2.json, actioncable-v1-json, ocpp1.6"}, "v4.channel.k8s.io, v12.stomp, wamp.2.json, actioncable-v1-json, ocpp1.6"},
+		{[]string{"realtime, openai-insecure-api-key.sk-1.2.3, openai-beta.realtime-v1"}, "realtime, openai-beta.realtime-v1"},
+		{[]string{"base64url.bearer.authorization.k8s.io.MTIz, base64.channel.k8s.io"}, "base64.channel.k8s.io"},
+		{[]string{"openai-insecure-api-key.sk-1"}, ""},
+		{[]string{"token, 123, chat"}, "chat"},
+		{[]string{"chat, Bearer, ,", "123"}, "chat"},
+		{[]string{"accessToken.123", "chat", "X_API_KEY-123"}, "chat"},
+		{[]string{"authorization.bearer,123"}, ""},
+	} {
+		h := http.Header{"Sec-Websocket-Protocol": tc.in}
+		new(credentials).removeFrom(h)
+		got, ok := h["Sec-Websocket-Protocol"]
+		if strings.Join(got, "|") != tc.want || ok != (tc.want != "") {
+			t.Errorf("%q: %q, want %q", tc.in, got, tc.want)
+		}
+	}
+	h := http.Header{"Sec_websocket_protocol": {"key.1"}, "Sec-Websocket-Protocol": {"key.1"}}
+	if new(credentials).removeFrom(h); len(h) != 0 {
+		t.Errorf("%v is left", h)
+	}
+	h = http.Header{"Sec-Websocket-Protocol": {"key.1"}}
+	c := &credentials{headers: map[string]bool{fold("Sec-WebSocket-Protocol"): false}}
+	if c.removeFrom(h); len(h) != 1 {
+		t.Errorf("%v is left of what is kept", h)
+	}
+}
+
 // What makes another request of it can be kept, too.
 func TestKeepOverrides(t *testing.T) {
 	kept := map[string]bool{fold("X-HTTP-Method-Override"): false, fold("_method"): false}
