@@ -12,7 +12,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
@@ -37,7 +36,8 @@ type Broker struct {
 	// Query parameters that carry credentials, besides those whose names say so.
 	RemoveQuery []string `json:"remove_query,omitempty"`
 
-	// Fields and parameters that clients may send although their names sound like credentials.
+	// Fields and parameters that clients may send although their names sound like credentials, or make another request
+	// of it.
 	Keep []string `json:"keep,omitempty"`
 
 	app         *App
@@ -68,6 +68,11 @@ func (b *Broker) Provision(ctx caddy.Context) error {
 		b.except = append(b.except, n)
 	}
 	b.credentials.headers, b.credentials.queries = make(map[string]bool), make(map[string]bool)
+	for _, s := range slices.Concat(b.RemoveHeader, b.RemoveQuery, b.Keep) {
+		if fold(s) == "" {
+			return fmt.Errorf("%q is to be removed or kept, and has no letter or digit", s)
+		}
+	}
 	for _, s := range b.RemoveHeader {
 		b.credentials.headers[fold(s)] = true
 	}
@@ -205,13 +210,9 @@ func brokerTarget(r *http.Request, port uint16) (policy.Name, *badTarget) {
 		return policy.Name{}, badRequest("method %s", r.Method) // TRACE returns what was sent, credentials and all
 	case u.Opaque != "", u.User != nil, u.Scheme != "" && u.Scheme != "https", (u.Scheme == "") != (u.Host == ""):
 		return policy.Name{}, badRequest("target %q, accepted are /path and https://name/path", r.RequestURI)
-	case r.ProtoMajor > 1 && !httpguts.ValidHeaderFieldName(r.Method):
-		return policy.Name{}, badRequest("method %q", r.Method)
 	}
-	for _, host := range r.Header["Host"] { // HTTP/1 has it in r.Host alone
-		if host != r.Host {
-			return policy.Name{}, badRequest("host %q beside authority %q", host, r.Host)
-		}
+	if bad := sameInHTTP1(r); bad != nil {
+		return policy.Name{}, bad
 	}
 	n, on, reason, err := parseAuthority(r.Host, port)
 	if err != nil {
@@ -254,20 +255,10 @@ func (b *Broker) serve(w http.ResponseWriter, r *http.Request, rec *record, t ta
 	return err
 }
 
-// overrides are fields by which some servers take a request for another one than the matchers of the site see.
-var overrides = []string{
-	"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Url", "X-Original-Uri", "X-Rewrite-Url",
-}
-
 // clean removes from a request what is not for the upstream: the client's credentials, what would make another
 // request of it, and upgrades to anything but WebSocket, after which requests would come that nobody looks at.
 func (b *Broker) clean(r *http.Request) {
 	b.credentials.removeFrom(r.Header)
-	for _, name := range overrides {
-		if !b.credentials.kept(name) {
-			delete(r.Header, name)
-		}
-	}
 	if query := b.credentials.removeFromQuery(r.URL.RawQuery); query != r.URL.RawQuery {
 		r.URL.RawQuery = query
 		r.RequestURI = r.URL.RequestURI()

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,17 +59,18 @@ func TestBrokerRemovesCredentials(t *testing.T) {
 	g := startBroker(t, brokerSetup{handle: echoRequest})
 	for _, proto := range []string{"http/1.1", "h2"} {
 		t.Run(proto, func(t *testing.T) {
-			req, err := http.NewRequest("POST", g.url("api.example.com", "/v1/x?a=1&api_key=mine&key=mine&b=2"), strings.NewReader("body"))
+			req, err := http.NewRequest("POST", g.url("api.example.com", "/v1/x?a=1&api_key=mine&key=mine&api%00key=mine&_method=DELETE&b=2"), strings.NewReader("body"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "x_api_key", "X-Goog-Api-Key", "Private-Token", "X-Amz-Security-Token"} {
+			for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "x_api_key", "X-Goog-Api-Key", "Private-Token", "X-Amz-Security-Token", "Key", "Token", "X-Api~Key"} {
 				req.Header[name] = []string{"mine"}
 			}
 			req.Header.Set("X-Other", "{file."+g.secret+"} {env.HOME} {http.request.host}")
 			req.Header.Set("Accept-Encoding", "gzip, br")
 			req.Header.Set("X-Http-Method-Override", "DELETE")
 			req.Header.Set("X-Original-Url", "/admin")
+			req.Header["X_rewrite_url"] = []string{"/admin"}
 			req.Header.Set("X-Forwarded-For", "192.0.2.1")
 			req.Header.Set("Forwarded", "for=192.0.2.1")
 			req.Header.Set("Via", "1.1 me")
@@ -159,10 +161,16 @@ func TestBrokerOneName(t *testing.T) {
 		{"http-030 host beside authority", []string{":method: GET", ":authority: api.example.com", "host: evil.test"}, 0, ""},
 		{"h2 two authorities", []string{":method: GET", ":authority: api.example.com", ":authority: evil.test"}, 0, ""},
 		{"h2 TRACE", []string{":method: TRACE", ":authority: api.example.com"}, 400, "bad_request"},
+		{"h2 another request line in the query", []string{":method: POST", ":authority: api.example.com", ":path: /v1/x?a= HTTP/1.0"}, 400, "bad_request"},
+		{"h2 another request line in the path", []string{":method: POST", ":authority: api.example.com", ":path: /v1/x HTTP/1.0"}, 400, "bad_request"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newHTTP2Client(t, g.raw("api.example.com", "h2").Conn)
-			r := c.open(true, append(tc.fields, ":scheme: https", ":path: /")...).response()
+			fields := append(tc.fields, ":scheme: https")
+			if !slices.ContainsFunc(fields, func(f string) bool { return strings.HasPrefix(f, ":path: ") }) {
+				fields = append(fields, ":path: /")
+			}
+			r := c.open(true, fields...).response()
 			if r.status != tc.status || r.reason() != tc.reason || (r.err != nil) != (tc.reason == "") {
 				t.Errorf("got %+v, want %d %s", r, tc.status, tc.reason)
 			}

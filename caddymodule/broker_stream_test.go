@@ -108,6 +108,36 @@ func TestBrokerWebSocket(t *testing.T) {
 	}
 }
 
+// Browsers, which can set no field of a WebSocket, send credentials as protocols.
+func TestBrokerWebSocketProtocols(t *testing.T) {
+	g := startBroker(t, brokerSetup{handle: func(w http.ResponseWriter, r *http.Request) {
+		c, rw, _ := http.NewResponseController(w).Hijack()
+		defer c.Close()
+		fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n%q\n", r.Header["Sec-Websocket-Protocol"])
+		rw.Flush()
+		io.Copy(c, rw)
+	}})
+	for _, tc := range []struct{ in, want string }{
+		{"realtime, openai-insecure-api-key.sk-mine, openai-beta.realtime-v1", `["realtime, openai-beta.realtime-v1"]`},
+		{"base64url.bearer.authorization.k8s.io.bWluZQ, v4.channel.k8s.io", `["v4.channel.k8s.io"]`},
+		{"token, mine", "[]"},
+		{"openai-insecure-api-key.sk-mine", "[]"},
+	} {
+		t.Run(tc.in, func(t *testing.T) {
+			c := g.raw("api.example.com", "http/1.1")
+			c.send("GET / HTTP/1.1", "Host: api.example.com", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: eA==", "Sec-WebSocket-Version: 13",
+				"Sec-WebSocket-Protocol: "+tc.in)
+			if r, err := http.ReadResponse(c.in, &http.Request{Method: "GET"}); err != nil || r.StatusCode != 101 {
+				t.Fatalf("got %+v, %v", r, err)
+			}
+			if line, err := c.in.ReadString('\n'); line != tc.want+"\n" {
+				t.Errorf("the upstream got %q, %v, want %s", line, err, tc.want)
+			}
+			c.Close()
+		})
+	}
+}
+
 // An upgrade to anything else would carry requests that nobody looks at.
 func TestBrokerOtherUpgrade(t *testing.T) {
 	g := startBroker(t, brokerSetup{handle: echoRequest})

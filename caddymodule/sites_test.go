@@ -158,6 +158,7 @@ func TestSiteErrors(t *testing.T) {
 		{"except of another wildcard", "", site("https://*.example.com", "sandboxallow broker {\nexcept a.b.example.com\n}"), "the site is not for that name"},
 		{"except of no name", "", site("https://*.example.com", "sandboxallow broker {\nexcept *.example.com\n}"), "except: name"},
 		{"removed and kept", "", site("https://api.example.com", "sandboxallow broker {\nremove_header X-Team\nkeep x-team\n}"), "both to be removed and to be kept"},
+		{"no letter", "", site("https://api.example.com", "sandboxallow broker {\nremove_query _\n}"), `"_" is to be removed or kept, and has no letter or digit`},
 		{"option", "", site("https://api.example.com", "sandboxallow broker {\nsecret x\n}"), `unknown option "secret", accepted are except, remove_header, remove_query and keep`},
 		{"no names", "", site("https://api.example.com", "sandboxallow broker {\nkeep\n}"), "wrong argument count"},
 		{"two arguments", "", site("https://api.example.com", "sandboxallow broker x"), "wrong argument count"},

@@ -96,8 +96,7 @@ func proxyTarget(r *http.Request) (target, *badTarget) {
 }
 
 // oneHost checks what net/http leaves open about the host of a request, in r.Host: that the target is
-// origin-form, or absolute and of http, and that HTTP/2 does not carry a Host beside :authority that differs
-// (RFC 9113 §8.3.1).
+// origin-form, or absolute and of http.
 func oneHost(r *http.Request) *badTarget {
 	u := r.URL
 	switch {
@@ -114,7 +113,19 @@ func oneHost(r *http.Request) *badTarget {
 	case u.Scheme == "" && u.Host != "":
 		return badRequest("target %q names a host without a scheme", r.RequestURI)
 	}
-	if r.ProtoMajor > 1 { // whose framing allows what would be another request line in HTTP/1.1
+	if bad := sameInHTTP1(r); bad != nil {
+		return bad
+	}
+	if r.Host == "" {
+		return badRequest("no host")
+	}
+	return nil
+}
+
+// sameInHTTP1 checks that a request of HTTP/2 is one in HTTP/1.1 too: that its framing does not carry what would be
+// another request line there, nor a Host beside :authority that differs (RFC 9113 §8.3.1).
+func sameInHTTP1(r *http.Request) *badTarget {
+	if r.ProtoMajor > 1 {
 		switch {
 		case strings.Contains(r.RequestURI, " "):
 			return badRequest("target %q has a space", r.RequestURI)
@@ -126,9 +137,6 @@ func oneHost(r *http.Request) *badTarget {
 		if host != r.Host {
 			return badRequest("host %q beside authority %q", host, r.Host)
 		}
-	}
-	if r.Host == "" {
-		return badRequest("no host")
 	}
 	return nil
 }
