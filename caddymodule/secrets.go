@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 const (
@@ -38,6 +39,21 @@ func (s *secrets) add(secret string) {
 		if !slices.ContainsFunc(s.all, func(known []byte) bool { return string(known) == form }) {
 			s.all = append(s.all, []byte(form))
 			s.max = max(s.max, len(form))
+		}
+	}
+}
+
+// addValue adds the value of a field, which may be a scheme and a secret, or parameters with secrets as their values.
+func (s *secrets) addValue(v string) {
+	s.add(v)
+	parts := strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(` ,;"`, c) })
+	if len(parts) > 1 && !strings.Contains(parts[0], "=") {
+		parts = parts[1:] // behind the scheme
+	}
+	for _, part := range parts {
+		_, value, ok := strings.Cut(part, "=")
+		if s.add(part); ok {
+			s.add(value)
 		}
 	}
 }
