@@ -123,15 +123,12 @@ func (t *Transport) roundTrip(r *http.Request, set http.Header, x *brokerage) (*
 		return nil, err
 	}
 	out := t.outgoing(r, set, x, to)
-	if len(secrets.all) > 0 {
-		ctx := httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
-			Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
-				secrets.maskHeader(http.Header(h))
-				return nil
-			},
-		})
-		out = out.WithContext(ctx)
-	}
+	out = out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			x.clean(http.Header(h), secrets)
+			return nil
+		},
+	}))
 	x.transport = t.app.upstreams.by(carriage{sel: x.sel, tls: t.tls})
 	resp, err := x.transport.RoundTrip(out)
 	if err != nil {
@@ -177,6 +174,8 @@ func (t *Transport) outgoing(r *http.Request, set http.Header, x *brokerage, to 
 		delete(out.Header, name)
 	}
 	out.Header["Accept-Encoding"] = []string{"identity"}
+	// Some servers send a body all the same. On a connection that waits net/http would log how it begins.
+	out.Close = out.Method == http.MethodHead
 	if out.Body != nil {
 		x.handler.credentials.removeFrom(out.Trailer)
 		body := &trailedBody{out.Body, out.Trailer, &x.handler.credentials}
@@ -352,11 +351,10 @@ func isScheme(s string) bool { return slices.Contains(schemes, strings.ToLower(s
 // incoming prepares a response for the client.
 func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
 	h := resp.Header
-	h.Del("Alt-Svc") // which is about the server
-	if !x.handler.credentials.kept("cookie") {
-		h.Del("Set-Cookie") // of a session that the operator's credential has begun
+	x.clean(h, s)
+	if r := resp.Request; r.ProtoMajor == 1 && x.counters.In.Load() == 0 && expectsContinue(r) {
+		x.w.Header().Set("Connection", "close")
 	}
-	s.maskHeader(h)
 	resp.Status = s.mask(resp.Status)
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		conversation := strings.HasPrefix(h.Get("Content-Type"), "application/grpc")
@@ -372,6 +370,15 @@ func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
 	counted := &upgradedConn{conn, &x.counters}
 	resp.Body = &maskedConn{counted, s.maskBody(counted, false, func() {})}
 	return nil
+}
+
+// clean removes from the head of a response, or of one that comes before it, what is not for the client.
+func (x *brokerage) clean(h http.Header, s *secrets) {
+	h.Del("Alt-Svc") // which is about the server
+	if !x.handler.credentials.kept("cookie") {
+		h.Del("Set-Cookie") // of a session that the operator's credential has begun
+	}
+	s.maskHeader(h)
 }
 
 // maskedConn is a WebSocket to an upstream.
