@@ -187,19 +187,7 @@ func TestBrokerTellsNoSecret(t *testing.T) {
 			}
 		}
 	}
-	caddy.Stop()
-	log, err := os.ReadFile(g.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(log, []byte("upstream roundtrip")) {
-		t.Error("Caddy's debug log does not tell of requests: this test proves nothing")
-	}
-	for _, secret := range []string{testSecret, "sk-proj-4f2b", "other-0a1b"} {
-		if i := bytes.Index(log, []byte(secret)); i >= 0 {
-			t.Errorf("logged: %s", log[max(0, i-1500):min(len(log), i+100)])
-		}
-	}
+	g.tellsNothing("upstream roundtrip", testSecret, "sk-proj-4f2b", "other-0a1b")
 }
 
 // Hints that come before a response are cleaned too, whether there is a secret or not.

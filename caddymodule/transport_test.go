@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 )
@@ -52,16 +54,16 @@ func TestBrokerTellsNoSecretOfRefused(t *testing.T) {
 func (g *brokerGateway) tellsNothing(message string, secrets ...string) {
 	g.t.Helper()
 	caddy.Stop()
-	log, err := os.ReadFile(g.log)
+	text, err := os.ReadFile(g.log)
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	if !bytes.Contains(log, []byte(message)) {
+	if !bytes.Contains(text, []byte(message)) {
 		g.t.Errorf("the log has no line %q: this test proves nothing", message)
 	}
 	for _, secret := range secrets {
-		if i := bytes.Index(log, []byte(secret)); i >= 0 {
-			g.t.Errorf("logged: %s", log[max(0, i-1500):min(len(log), i+100)])
+		if i := bytes.Index(text, []byte(secret)); i >= 0 {
+			g.t.Errorf("logged: %s", text[max(0, i-1500):min(len(text), i+100)])
 		}
 	}
 }
@@ -111,4 +113,41 @@ func TestBrokerSecretInValue(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What a server sends behind the response to HEAD is not logged by net/http, which quotes it.
+func TestBrokerTellsNoSecretBehindHead(t *testing.T) {
+	closed := make(chan struct{})
+	g := startBroker(t, brokerSetup{http1: true, handle: func(w http.ResponseWriter, r *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		text := r.Method + " with " + r.Header.Get("Authorization")
+		fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+		io.Copy(io.Discard, c) // until the gateway closes it
+		closed <- struct{}{}
+	}})
+	var logged bytes.Buffer
+	before := log.Writer()
+	log.SetOutput(&logged)
+	browser := g.browser()
+	for range 3 {
+		resp, err := browser.Head(g.url("api.example.com", "/"))
+		if got := body(t, resp, err); got != "" || resp.StatusCode != 200 || resp.ContentLength != int64(len("HEAD with Bearer "+testSecret)) {
+			t.Errorf("got %d %q", resp.StatusCode, got)
+		}
+		select {
+		case <-closed:
+		case <-time.After(10 * time.Second):
+			t.Error("the connection is kept")
+		}
+	}
+	log.SetOutput(before)
+	if logged.Len() > 0 {
+		t.Errorf("logged: %s", logged.String())
+	}
+	g.tellsNothing("upstream roundtrip", testSecret)
 }
