@@ -47,6 +47,7 @@ type brokerSetup struct {
 	lines   string   // of the policy
 	level   string   // of the log; "" is DEBUG
 	handle  http.HandlerFunc
+	http1   bool // is all that the origin speaks
 }
 
 // brokerSite brokers api.example.com.
@@ -62,7 +63,7 @@ const brokerSite = `https://api.example.com:%d {
 `
 
 // startSecureWeb starts an origin that speaks HTTP over TLS, version 2 too.
-func startSecureWeb(t testing.TB, roots string, handle http.HandlerFunc) *origin {
+func startSecureWeb(t testing.TB, roots string, handle http.HandlerFunc, http1 bool) *origin {
 	t.Helper()
 	cert, _ := certificate(t, "*.example.com", "example.com")
 	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}), 0o600); err != nil {
@@ -73,6 +74,9 @@ func startSecureWeb(t testing.TB, roots string, handle http.HandlerFunc) *origin
 		Handler:   handle,
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}},
 		ErrorLog:  log.New(io.Discard, "", 0),
+	}
+	if http1 {
+		srv.TLSNextProto = make(map[string]func(*http.Server, *tls.Conn, http.Handler))
 	}
 	go srv.ServeTLS(o.Listener, "", "")
 	t.Cleanup(func() { srv.Close() })
@@ -94,7 +98,7 @@ func startBroker(t testing.TB, s brokerSetup) *brokerGateway {
 		}
 	}
 	roots := filepath.Join(dir, "roots.pem")
-	g.up = startSecureWeb(t, roots, s.handle)
+	g.up = startSecureWeb(t, roots, s.handle, s.http1)
 	if err := os.WriteFile(g.secret, []byte(testSecret+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

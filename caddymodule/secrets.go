@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 const (
@@ -42,18 +43,50 @@ func (s *secrets) add(secret string) {
 	}
 }
 
-// hide puts asterisks in the place of the secrets in b.
+// addValue adds the value of a field, which may be a scheme and a secret, or parameters with secrets as their values.
+func (s *secrets) addValue(v string) {
+	s.add(v)
+	parts := strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(` ,;"`, c) })
+	if len(parts) > 1 && !strings.Contains(parts[0], "=") {
+		parts = parts[1:] // behind the scheme
+	}
+	for _, part := range parts {
+		_, value, ok := strings.Cut(part, "=")
+		if s.add(part); ok {
+			s.add(value)
+		}
+	}
+}
+
+// hide puts asterisks in the place of the secrets in b. All are found first: they may have octets in common.
 func (s *secrets) hide(b []byte) {
+	var found [][]byte
 	for _, secret := range s.all {
 		for rest := b; ; {
 			i := bytes.Index(rest, secret)
 			if i < 0 {
 				break
 			}
-			asterisks(rest[i : i+len(secret)])
-			rest = rest[i+len(secret):]
+			found = append(found, rest[i:i+len(secret)])
+			rest = rest[i+1:]
 		}
 	}
+	for _, place := range found {
+		asterisks(place)
+	}
+}
+
+// across returns how much of the beginning of b is the rest of secrets that begin in tail, which stands before it.
+func (s *secrets) across(tail, b []byte) int {
+	n := 0
+	for _, secret := range s.all {
+		for k := 1; k <= min(len(tail), len(secret)-1); k++ {
+			if bytes.HasSuffix(tail, secret[:k]) && bytes.HasPrefix(b, secret[k:]) {
+				n = max(n, len(secret)-k)
+			}
+		}
+	}
+	return n
 }
 
 func asterisks(b []byte) {
@@ -127,8 +160,8 @@ type maskedBody struct {
 	hold  bool
 	ended func()
 
-	tail  []byte // the last that was passed on, as much of it as a secret may begin with
-	held  []byte // what follows it, and was not passed on yet
+	tail  []byte // the last that was passed on, as it came, as much of it as a secret may begin in
+	held  []byte // what follows it, as it came, and was not passed on yet
 	own   []byte // is read into where a reader has little space
 	ready []byte // is left of own
 	err   error
@@ -163,31 +196,24 @@ func (m *maskedBody) fill(b []byte) int {
 	read, err := m.ReadCloser.Read(b[n:])
 	b = b[:n+read]
 	m.err = m.s.maskError(err)
-	hold, kept := 0, m.s.max-1
-	if m.hold {
-		hold, kept = m.s.begun(m.tail, b), minHeld-1
+	hold := 0
+	if m.hold && err != io.EOF {
+		hold = m.s.begun(m.tail, b)
 	}
+	// What is held is compared once more with what comes behind it, so it and the tail stay as they came.
+	pass, across := b[:len(b)-hold], m.s.across(m.tail, b)
+	m.held = append(m.held[:0], b[len(pass):]...)
+	m.tail = lastOf(m.tail, pass, m.s.max-1)
+	m.s.hide(b)
+	asterisks(b[:across])
 	switch err {
 	case nil:
 	case io.EOF:
-		hold = 0
 		m.ended()
 	default: // the body was broken off, and not by the client
-		asterisks(b[len(b)-hold:])
-		hold = 0
+		asterisks(b[len(pass):])
+		pass = b
 	}
-	pass := b[:len(b)-hold]
-	m.held = append(m.held[:0], b[len(pass):]...)
-	tail := lastOf(m.tail, pass, kept)
-	for _, secret := range m.s.all {
-		for k := 1; k <= min(len(m.tail), len(secret)-1); k++ {
-			if bytes.HasSuffix(m.tail, secret[:k]) && bytes.HasPrefix(b, secret[k:]) {
-				asterisks(b[:len(secret)-k])
-			}
-		}
-	}
-	m.s.hide(pass)
-	m.tail = tail
 	return len(pass)
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -41,7 +42,9 @@ type Transport struct {
 	hosts []target
 	tls   *tls.Config
 
-	secretFields map[string]bool // that get what is in a file or in the environment, whatever their names are
+	// Fields that get what is in a file or in the environment, whatever their names are, and what their values look
+	// like where nothing is missing: none where that is not known.
+	secretFields map[string][]*regexp.Regexp
 }
 
 // CaddyModule returns the Caddy module information.
@@ -89,11 +92,14 @@ var errNotJudged = errors.New("the request did not come through `sandboxallow br
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	set := r.Header // by the site: Caddy logs the request with the fields that it has when this returns
+	r.Header = make(http.Header)
 	x, ok := r.Context().Value(brokerageKey{}).(*brokerage)
 	if !ok || x.app != t.app {
 		return nil, errNotJudged
 	}
-	resp, err := t.roundTrip(r, x)
+	r.Header = x.sent
+	resp, err := t.roundTrip(r, set, x)
 	if err != nil && x.open != nil && x.open.revoked.Load() != 0 {
 		err = fmt.Errorf("no longer allowed: %v", err) // to Caddy a cancelled request is one that the client gave up
 	}
@@ -101,7 +107,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-func (t *Transport) roundTrip(r *http.Request, x *brokerage) (*http.Response, error) {
+func (t *Transport) roundTrip(r *http.Request, set http.Header, x *brokerage) (*http.Response, error) {
 	to := target{raw: r.URL.Host}
 	if bad := to.parse(httpsPort); bad != nil {
 		return nil, &unsent{bad.err, "the site names no upstream"}
@@ -112,21 +118,17 @@ func (t *Transport) roundTrip(r *http.Request, x *brokerage) (*http.Response, er
 			"the site leads to another name",
 		}
 	}
-	secrets, err := t.secrets(r.Header, x)
+	secrets, err := t.secrets(set, x)
 	if err != nil {
 		return nil, err
 	}
-	out := t.outgoing(r, x, to)
-	r.Header = x.sent // for those who log the request
-	if len(secrets.all) > 0 {
-		ctx := httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
-			Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
-				secrets.maskHeader(http.Header(h))
-				return nil
-			},
-		})
-		out = out.WithContext(ctx)
-	}
+	out := t.outgoing(r, set, x, to)
+	out = out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			x.clean(http.Header(h), secrets)
+			return nil
+		},
+	}))
 	x.transport = t.app.upstreams.by(carriage{sel: x.sel, tls: t.tls})
 	resp, err := x.transport.RoundTrip(out)
 	if err != nil {
@@ -155,7 +157,7 @@ var ofTheGateway = []string{
 }
 
 // outgoing returns the request to send.
-func (t *Transport) outgoing(r *http.Request, x *brokerage, to target) *http.Request {
+func (t *Transport) outgoing(r *http.Request, set http.Header, x *brokerage, to target) *http.Request {
 	out := new(http.Request)
 	*out = *r
 	u := *r.URL
@@ -167,11 +169,13 @@ func (t *Transport) outgoing(r *http.Request, x *brokerage, to target) *http.Req
 			out.Host = to.address()
 		}
 	}
-	out.Header = r.Header.Clone()
+	out.Header = set.Clone()
 	for _, name := range ofTheGateway {
 		delete(out.Header, name)
 	}
 	out.Header["Accept-Encoding"] = []string{"identity"}
+	// Some servers send a body all the same. On a connection that waits net/http would log how it begins.
+	out.Close = out.Method == http.MethodHead
 	if out.Body != nil {
 		x.handler.credentials.removeFrom(out.Trailer)
 		body := &trailedBody{out.Body, out.Trailer, &x.handler.credentials}
@@ -200,55 +204,125 @@ func (t *Transport) findSecrets(h *headers.Handler) {
 	if h == nil || h.Request == nil {
 		return
 	}
-	t.secretFields = make(map[string]bool)
-	for _, fields := range []http.Header{h.Request.Set, h.Request.Add} {
-		for name, values := range fields {
-			for _, v := range values {
-				if strings.Contains(v, "{file.") || strings.Contains(v, "{env.") {
-					t.secretFields[http.CanonicalHeaderKey(name)] = true
-				}
+	given := make(map[string][]string)
+	for name, values := range h.Request.Add {
+		name = http.CanonicalHeaderKey(name)
+		given[name] = append(given[name], values...)
+	}
+	for name, values := range h.Request.Set {
+		name = http.CanonicalHeaderKey(name)
+		given[name] = append(given[name], strings.Join(values, ",")) // as Caddy does
+	}
+	t.secretFields = make(map[string][]*regexp.Regexp)
+	for name, values := range given {
+		if !slices.ContainsFunc(values, fromOutside) {
+			continue
+		}
+		for _, v := range values {
+			t.secretFields[name] = append(t.secretFields[name], patternOf(v))
+		}
+	}
+	for name, replacements := range h.Request.Replace {
+		name = http.CanonicalHeaderKey(name)
+		_, filled := t.secretFields[name]
+		if filled || slices.ContainsFunc(replacements, func(r headers.Replacement) bool { return fromOutside(r.Replace) }) {
+			t.secretFields[name] = nil
+		}
+		if name == "*" {
+			for name := range t.secretFields {
+				t.secretFields[name] = nil
 			}
 		}
 	}
 }
 
+// fromOutside reports whether a value of the configuration gets what is in a file or in the environment.
+func fromOutside(value string) bool {
+	return strings.Contains(value, "{file.") || strings.Contains(value, "{env.")
+}
+
+var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
+
+// patternOf returns what a value of the configuration looks like once its placeholders are filled. The groups are what
+// comes out of files and of the environment: something.
+func patternOf(value string) *regexp.Regexp {
+	pattern, end := `(?s)^\s*`, 0
+	value = strings.TrimSpace(value)
+	for _, at := range placeholder.FindAllStringIndex(value, -1) {
+		pattern += regexp.QuoteMeta(value[end:at[0]])
+		if end = at[1]; fromOutside(value[at[0]:end]) {
+			pattern += `(\S.*)`
+		} else {
+			pattern += `.*`
+		}
+	}
+	return regexp.MustCompile(pattern + regexp.QuoteMeta(value[end:]) + `\s*$`)
+}
+
 // secrets returns what the operator has set in a request to prove who it is from.
-func (t *Transport) secrets(h http.Header, x *brokerage) (*secrets, error) {
+func (t *Transport) secrets(set http.Header, x *brokerage) (*secrets, error) {
 	s := new(secrets)
-	for name, values := range h {
-		credential := t.secretFields[name] || x.handler.credentials.inHeader(name)
+	for name, values := range set {
+		patterns, filled := t.secretFields[name]
+		credential := filled || x.handler.credentials.inHeader(name)
 		if !credential && isPublic(name) {
 			continue
 		}
+		complete := len(patterns) == 0
 		for _, v := range values {
-			if slices.Contains(x.sent[name], v) {
-				continue // the client's
-			}
-			if !credential {
+			clients := count(values, v) <= count(x.sent[name], v)
+			switch {
+			case len(patterns) > 0:
+				i := slices.IndexFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(v) })
+				switch {
+				case i >= 0:
+					complete = true
+					for _, secret := range patterns[i].FindStringSubmatch(v)[1:] {
+						if isScheme(secret) {
+							return nil, withoutSecret(name)
+						}
+						s.addValue(strings.TrimSpace(secret))
+					}
+				case !clients:
+					return nil, withoutSecret(name)
+				}
+			case clients:
+			case !credential:
 				s.add(v)
-				continue
-			}
-			scheme, secret, ok := strings.Cut(v, " ")
-			if !ok || !slices.Contains(schemes, strings.ToLower(scheme)) {
-				secret = v
-			}
-			secret = strings.TrimSpace(secret)
-			if secret == "" || slices.Contains(schemes, strings.ToLower(secret)) {
-				return nil, &unsent{
-					fmt.Errorf("the field %s is without its secret: is the file missing or empty?", name),
-					"the gateway lacks the credential for this name",
+			default:
+				scheme, secret, ok := strings.Cut(v, " ")
+				if !ok || !isScheme(scheme) {
+					secret = v
 				}
-			}
-			s.add(secret)
-			if name == "Cookie" {
-				for pair := range strings.SplitSeq(secret, ";") {
-					_, value, _ := strings.Cut(pair, "=")
-					s.add(value)
+				secret = strings.TrimSpace(secret)
+				if secret == "" || isScheme(secret) {
+					return nil, withoutSecret(name)
 				}
+				s.addValue(secret)
 			}
+		}
+		if !complete {
+			return nil, withoutSecret(name)
 		}
 	}
 	return s, nil
+}
+
+func count(values []string, v string) int {
+	n := 0
+	for _, value := range values {
+		if value == v {
+			n++
+		}
+	}
+	return n
+}
+
+func withoutSecret(name string) error {
+	return &unsent{
+		fmt.Errorf("the field %s is without its secret: is the file missing or empty?", name),
+		"the gateway lacks the credential for this name",
+	}
 }
 
 // isPublic reports whether what the operator sets in a field is no secret unless it comes out of a file: it tells of the
@@ -272,14 +346,15 @@ var (
 // schemes are what stands before a credential (RFC 9110 §11.4), and what is left where a secret is missing.
 var schemes = []string{"apikey", "basic", "bearer", "token"}
 
+func isScheme(s string) bool { return slices.Contains(schemes, strings.ToLower(strings.TrimSpace(s))) }
+
 // incoming prepares a response for the client.
 func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
 	h := resp.Header
-	h.Del("Alt-Svc") // which is about the server
-	if !x.handler.credentials.kept("cookie") {
-		h.Del("Set-Cookie") // of a session that the operator's credential has begun
+	x.clean(h, s)
+	if r := resp.Request; r.ProtoMajor == 1 && x.counters.In.Load() == 0 && expectsContinue(r) {
+		x.w.Header().Set("Connection", "close")
 	}
-	s.maskHeader(h)
 	resp.Status = s.mask(resp.Status)
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		conversation := strings.HasPrefix(h.Get("Content-Type"), "application/grpc")
@@ -295,6 +370,15 @@ func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
 	counted := &upgradedConn{conn, &x.counters}
 	resp.Body = &maskedConn{counted, s.maskBody(counted, false, func() {})}
 	return nil
+}
+
+// clean removes from the head of a response, or of one that comes before it, what is not for the client.
+func (x *brokerage) clean(h http.Header, s *secrets) {
+	h.Del("Alt-Svc") // which is about the server
+	if !x.handler.credentials.kept("cookie") {
+		h.Del("Set-Cookie") // of a session that the operator's credential has begun
+	}
+	s.maskHeader(h)
 }
 
 // maskedConn is a WebSocket to an upstream.
