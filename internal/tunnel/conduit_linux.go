@@ -156,3 +156,10 @@ func (s *conduits) put(c *conduit) {
 	s.pipes--
 	s.mu.Unlock()
 }
+
+// unsupported reports whether err says that splice does not work on this kind of
+// socket (MPTCP before Linux 6.5, and Go listens for MPTCP by default) or in
+// this kind of kernel.
+func unsupported(err error) bool {
+	return err == unix.EINVAL || err == unix.ENOSYS || err == unix.EOPNOTSUPP
+}

@@ -2,10 +2,7 @@
 
 package tunnel
 
-import (
-	"net"
-	"sync/atomic"
-)
+import "net"
 
 // PipeDescriptors is the number of descriptors that the pipes of all tunnels
 // together hold at most. There are none without splice(2).
@@ -23,8 +20,3 @@ func (*pair) reset() {}
 func (*pair) end()   {}
 
 func (*pair) keepAlive() {}
-
-// transfer copies src to dst until src ends.
-func transfer(src, dst net.Conn, moved *atomic.Int64) (readErr, writeErr error) {
-	return copyThrough(src, dst, moved)
-}

@@ -217,7 +217,7 @@ func (s side) resetOnClose() {
 
 // carry copies one direction until it ends, and lets the tunnel know.
 func (t *Tunnel) carry(src, dst side, moved *atomic.Int64) {
-	readErr, writeErr := transfer(src.Conn, dst.Conn, moved)
+	readErr, writeErr := copyThrough(src.Conn, dst.Conn, moved)
 	switch {
 	case readErr != nil:
 		t.abort(src, readErr, dst)
