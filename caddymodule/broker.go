@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptrace"
 	"slices"
 	"time"
 
@@ -227,18 +226,11 @@ func brokerTarget(r *http.Request, port uint16) (policy.Name, *badTarget) {
 // serve has the rest of the site handle an admitted request.
 func (b *Broker) serve(w http.ResponseWriter, r *http.Request, rec *record, t target, sel policy.Selection, set *policy.Set, next caddyhttp.Handler) error {
 	b.clean(r)
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
 	x := &brokerage{handler: b, host: r.Host, sent: maps.Clone(r.Header)}
-	x.exchange = exchange{app: b.app, w: w, rec: rec, target: t, sel: sel, set: set, cancel: cancel, done: ctx.Done(), brokered: true}
-	ctx = context.WithValue(ctx, brokerageKey{}, x)
-	ctx = context.WithValue(ctx, exchangeKey{}, &x.exchange)
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: x.gotConn})
-	r = r.WithContext(ctx)
-
-	b.app.upstreams.inUse.Add(1)
-	defer b.app.upstreams.inUse.Add(-1)
-	defer x.end()
+	x.exchange = exchange{app: b.app, w: w, rec: rec, target: t, sel: sel, set: set, brokered: true}
+	ctx, end := x.begin(r.Context())
+	defer end()
+	r = r.WithContext(context.WithValue(ctx, brokerageKey{}, x))
 	fullDuplex(w, r)
 	err := next.ServeHTTP(w, r)
 	switch {
@@ -256,17 +248,14 @@ func (b *Broker) serve(w http.ResponseWriter, r *http.Request, rec *record, t ta
 }
 
 // clean removes from a request what is not for the upstream: the client's credentials, what would make another
-// request of it, and upgrades to anything but WebSocket, after which requests would come that nobody looks at.
+// request of it, and upgrades.
 func (b *Broker) clean(r *http.Request) {
 	b.credentials.removeFrom(r.Header)
 	if query := b.credentials.removeFromQuery(r.URL.RawQuery); query != r.URL.RawQuery {
 		r.URL.RawQuery = query
 		r.RequestURI = r.URL.RequestURI()
 	}
-	if !isWebSocket(r.Header) {
-		r.Header.Del("Upgrade")
-		r.Header.Del("Http2-Settings")
-	}
+	dropUpgrade(r.Header)
 }
 
 // Interface guards

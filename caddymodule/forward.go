@@ -63,22 +63,26 @@ func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKe
 
 // forward sends an admitted request to the host that it names, and the response back.
 func (h *HTTPHandler) forward(w http.ResponseWriter, r *http.Request, rec *record, t target, sel policy.Selection, set *policy.Set) {
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	x := &exchange{app: h.app, w: w, rec: rec, target: t, sel: sel, set: set, cancel: cancel, done: ctx.Done()}
+	x := &exchange{app: h.app, w: w, rec: rec, target: t, sel: sel, set: set}
+	ctx, end := x.begin(r.Context())
+	defer end()
+	defer x.breakOff(r)
+	dropUpgrade(r.Header)
+	forwarder.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// begin returns the context of the request to the upstream, and what is to be called when all of it is over.
+func (x *exchange) begin(ctx context.Context) (of context.Context, end func()) {
+	ctx, x.cancel = context.WithCancel(ctx)
+	x.done = ctx.Done()
 	ctx = context.WithValue(ctx, exchangeKey{}, x)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: x.gotConn})
-
-	h.app.upstreams.inUse.Add(1)
-	defer h.app.upstreams.inUse.Add(-1)
-	defer x.end()
-	defer x.breakOff(r)
-	// After any other upgrade, to h2c for one, requests would name hosts that nobody checks.
-	if !isWebSocket(r.Header) {
-		r.Header.Del("Upgrade")
-		r.Header.Del("Http2-Settings")
+	x.app.upstreams.inUse.Add(1)
+	return ctx, func() {
+		defer x.cancel()
+		defer x.app.upstreams.inUse.Add(-1)
+		x.end()
 	}
-	forwarder.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // gotConn is called when the upstream is connected, or a connection that waited is taken: once more if that
@@ -199,6 +203,15 @@ func pathOf(r *http.Request) string {
 
 func isWebSocket(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade"), "websocket") }
 
+// dropUpgrade removes from a request the wish for any protocol but WebSocket: after another, h2c for one, requests
+// would name hosts that nobody checks.
+func dropUpgrade(h http.Header) {
+	if !isWebSocket(h) {
+		h.Del("Upgrade")
+		h.Del("Http2-Settings")
+	}
+}
+
 // inspect looks at a response before the client gets it.
 func inspect(resp *http.Response) error {
 	x := exchangeOf(resp.Request)
@@ -214,13 +227,22 @@ func inspect(resp *http.Response) error {
 		resp.Body = &responseBody{resp.Body, x}
 		return nil
 	}
+	conn, err := x.upgraded(resp)
+	if err != nil {
+		return err
+	}
+	resp.Body = conn
+	return nil
+}
+
+// upgraded returns the connection that a response of 101 turns its own into.
+func (x *exchange) upgraded(resp *http.Response) (*upgradedConn, error) {
 	conn, ok := resp.Body.(io.ReadWriteCloser)
 	if !ok || !isWebSocket(resp.Request.Header) {
 		resp.Body.Close()
-		return errors.New("the upstream switches to a protocol that was not asked for")
+		return nil, errors.New("the upstream switches to a protocol that was not asked for")
 	}
-	resp.Body = &upgradedConn{conn, &x.counters}
-	return nil
+	return &upgradedConn{conn, &x.counters}, nil
 }
 
 // failed answers for an upstream that does not.

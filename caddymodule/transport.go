@@ -265,7 +265,7 @@ func (t *Transport) secrets(set http.Header, x *brokerage) (*secrets, error) {
 	for name, values := range set {
 		patterns, filled := t.secretFields[name]
 		credential := filled || x.handler.credentials.inHeader(name)
-		if !credential && isPublic(name) {
+		if !credential && (slices.Equal(values, x.sent[name]) || isPublic(name)) { // the client's, as most are
 			continue
 		}
 		complete := len(patterns) == 0
@@ -362,13 +362,11 @@ func (x *brokerage) incoming(resp *http.Response, s *secrets) error {
 		resp.Body = &responseBody{body, &x.exchange}
 		return nil
 	}
-	conn, ok := resp.Body.(io.ReadWriteCloser)
-	if !ok || !isWebSocket(resp.Request.Header) {
-		resp.Body.Close()
-		return errors.New("the upstream switches to a protocol that was not asked for")
+	conn, err := x.upgraded(resp)
+	if err != nil {
+		return err
 	}
-	counted := &upgradedConn{conn, &x.counters}
-	resp.Body = &maskedConn{counted, s.maskBody(counted, false, func() {})}
+	resp.Body = &maskedConn{conn, s.maskBody(conn, false, func() {})}
 	return nil
 }
 
