@@ -396,13 +396,12 @@ func TestBrokerReload(t *testing.T) {
 // The limit counts connections, and each request of those that carry many.
 func TestBrokerLimit(t *testing.T) {
 	release := make(chan struct{})
-	g := startBroker(t, brokerSetup{handle: func(w http.ResponseWriter, r *http.Request) {
+	g := startBroker(t, brokerSetup{options: "max_tunnels 3", handle: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(200)
 		w.(http.Flusher).Flush()
 		<-release
 	}})
 	defer close(release)
-	g.app.MaxTunnels = 3
 	browser := g.browser("h2")
 	var statuses []int
 	for range 3 { // the connection, and two requests

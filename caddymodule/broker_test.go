@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -43,6 +44,7 @@ type brokerGateway struct {
 type brokerSetup struct {
 	sites   string // %d is the port of the origin; "" is brokerSite
 	globals string
+	options string   // of the app
 	also    []string // bodies of further sites, as of startHTTP
 	lines   string   // of the policy
 	level   string   // of the log; "" is DEBUG
@@ -124,6 +126,7 @@ func startBroker(t testing.TB, s brokerSetup) *brokerGateway {
 	}
 	%s
 	sandboxallow {
+		%s
 		policy_file %s
 		resolvers %s
 		poll 20ms
@@ -138,7 +141,7 @@ func startBroker(t testing.TB, s brokerSetup) *brokerGateway {
 		}
 	}
 }
-`, filepath.Join(dir, "storage"), g.log, cmp.Or(s.level, "DEBUG"), s.globals, g.policy, startDNS(t, testNames), port)
+`, filepath.Join(dir, "storage"), g.log, cmp.Or(s.level, "DEBUG"), s.globals, s.options, g.policy, startDNS(t, maps.Clone(testNames)), port)
 	text += s.sites
 	for i, site := range s.also {
 		text += fmt.Sprintf("http://:%d {\nbind 127.0.1.%d\n%s\n}\n", i+1, i+1, site)
