@@ -42,11 +42,15 @@ const (
 
 // refuse tells a client of TLS why and closes the connection. A gateway that is out of descriptors does not linger.
 func refuse(c net.Conn, r policy.Reason) {
-	var last []byte
+	closeWith(c, alertRecord(r), r != policy.ReasonLimit)
+}
+
+// alertRecord returns the TLS record with the alert for a reason, nothing for none.
+func alertRecord(r policy.Reason) []byte {
 	if alert := alertFor(r); alert != 0 {
-		last = []byte{21, 3, 3, 0, 2, 2, alert}
+		return []byte{21, 3, 3, 0, 2, 2, alert}
 	}
-	closeWith(c, last, r != policy.ReasonLimit)
+	return nil
 }
 
 // closeWith writes the last that a client is told, if there is anything, and closes the connection.

@@ -72,6 +72,9 @@ type App struct {
 	// descriptors leaves room for, which is two for each tunnel.
 	MaxTunnels int `json:"max_tunnels,omitempty"`
 
+	// Where connections of TLS are accepted, besides the layer4 servers with our handler.
+	Listen []*Listener `json:"listen,omitempty"`
+
 	log     *zap.Logger
 	metrics *metrics
 	store   *policy.Store
@@ -120,6 +123,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 		OnError:  a.policyFailed,
 	})
 	if err != nil {
+		return err
+	}
+	if err := a.provisionListeners(); err != nil {
 		return err
 	}
 	a.warn(a.store.Set())
@@ -212,13 +218,17 @@ func parseAddresses(ss []string) ([]netip.Prefix, error) {
 	return ps, nil
 }
 
-// Start begins to watch the policy. From now on this configuration judges what is open, whichever
+// Start begins to watch the policy and to accept connections. From now on this configuration judges what is open, whichever
 // configuration opened it.
 func (a *App) Start() error {
 	if _, err := a.sites(); err != nil {
 		return err
 	}
 	a.store.Start()
+	if err := a.listen(); err != nil {
+		a.store.Stop()
+		return err
+	}
 	running.add(a)
 	a.log.Info("policy in force", a.policyFields(a.store.Set())...)
 	return nil
@@ -226,6 +236,7 @@ func (a *App) Start() error {
 
 // Stop ends what Start began. With the last configuration go the tunnels.
 func (a *App) Stop() error {
+	a.unlisten()
 	running.remove(a)
 	a.store.Stop()
 	a.upstreams.forget()

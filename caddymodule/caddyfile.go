@@ -30,6 +30,10 @@ func init() {
 //		dial_timeout   <duration>
 //		idle_timeout   <duration>
 //		max_tunnels    <number>
+//		listen         <address>... {
+//			upstream_port <port>
+//			policy        <name>
+//		}
 //		<line of a policy>...
 //	}
 //
@@ -52,7 +56,7 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 		if len(a.Policy) > 0 && a.PolicyFile != "" {
 			return nil, d.Errf("%s: policy_file and the lines of a policy exclude each other", option)
 		}
-		if seen[option] && isOption(option) {
+		if seen[option] && isOption(option) && option != "listen" {
 			return nil, d.Errf("%s is given twice", option)
 		}
 		seen[option] = true
@@ -65,7 +69,7 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 
 func isOption(word string) bool {
 	switch word {
-	case "policy_file", "resolvers", "deny_addresses", "poll", "hello_timeout", "dial_timeout", "idle_timeout", "max_tunnels":
+	case "policy_file", "resolvers", "deny_addresses", "poll", "hello_timeout", "dial_timeout", "idle_timeout", "max_tunnels", "listen":
 		return true
 	}
 	return false
@@ -78,6 +82,8 @@ func (a *App) parseOption(d *caddyfile.Dispenser, option string) error {
 		return d.ArgErr()
 	}
 	switch option {
+	case "listen":
+		return a.parseListen(d, args)
 	case "resolvers":
 		a.Resolvers = args
 		return nil
@@ -120,6 +126,18 @@ func (a *App) parseOption(d *caddyfile.Dispenser, option string) error {
 	return nil
 }
 
+// parseListen parses the block of a listen option.
+func (a *App) parseListen(d *caddyfile.Dispenser, addresses []string) error {
+	l := &Listener{Addresses: addresses}
+	for _, s := range addresses {
+		if _, err := parseListenAddress(s); err != nil {
+			return d.Errf("listen: %v", err)
+		}
+	}
+	a.Listen = append(a.Listen, l)
+	return parseHandlerBlock(d, &l.UpstreamPort, &l.Policy, &l.PolicyAt)
+}
+
 // parseDuration parses the current token, the only argument of its option.
 func parseDuration(d *caddyfile.Dispenser, to *caddy.Duration) error {
 	dur, err := caddy.ParseDuration(d.Val())
@@ -147,13 +165,18 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return d.ArgErr()
 		}
 	}
+	return parseHandlerBlock(d, &h.UpstreamPort, &h.Policy, &h.PolicyAt)
+}
+
+// parseHandlerBlock parses the block, if there is one, of what decides on connections.
+func parseHandlerBlock(d *caddyfile.Dispenser, upstreamPort *uint16, policy, policyAt *string) error {
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		var err error
 		switch option := d.Val(); option {
 		case "upstream_port":
-			err = parseUpstreamPort(d, &h.UpstreamPort)
+			err = parseUpstreamPort(d, upstreamPort)
 		case "policy":
-			err = parsePolicyName(d, &h.Policy, &h.PolicyAt)
+			err = parsePolicyName(d, policy, policyAt)
 		default:
 			err = d.Errf("unknown option %q, accepted are upstream_port and policy", option)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandboxallow/sandboxallow/internal/policy"
+	"github.com/sandboxallow/sandboxallow/internal/tunnel"
 	"github.com/sandboxallow/sandboxallow/internal/upstream"
 )
 
@@ -67,7 +68,8 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 		h.app.closed(rec.opened(t.name, nil), rec)
 		return false
 	}
-	h.app.tunnel(t.name, set, rec, client, up, release)
+	join := func(up *tunnel.Socket, o tunnel.Options) (*tunnel.Tunnel, error) { return tunnel.Join(client, up, o) }
+	h.app.tunnel(t.name, set, rec, join, up, release)
 	if s, ok := client.(*streamConn); ok && s.broken.Load() {
 		panic(http.ErrAbortHandler) // resets the stream
 	}

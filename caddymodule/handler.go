@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -88,9 +87,9 @@ func (h *Handler) Handle(cx *layer4.Connection, _ layer4.Handler) error {
 	if r.Port == 0 {
 		r.Port = portOf(cx.LocalAddr())
 	}
-	var p preamble = noPreamble{cx}
+	var p preamble = noPreamble{layer4Client{cx}}
 	if h.Protocol == protocolPostgres {
-		r.Layer, p = decision.Postgres, &postgresPreamble{client: cx, app: h.app}
+		r.Layer, p = decision.Postgres, &postgresPreamble{layer4Client: layer4Client{cx}, app: h.app}
 	}
 	if !open.acquire(h.app.MaxTunnels) {
 		err := h.app.limitError()
@@ -128,43 +127,51 @@ func growStack() byte {
 // handle decides on a connection. It reports whether a tunnel goes on, at whose end release is called.
 func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble, release func()) (goesOn bool) {
 	buf := helloBuffers.Get().(*[]byte)
-	defer func() {
-		if buf != nil {
-			helloBuffers.Put(buf)
-		}
-	}()
+	defer helloBuffers.Put(buf)
 	cx.SetReadDeadline(r.start.Add(time.Duration(h.app.HelloTimeout)))
 	name, read, err := p.hello(*buf)
 	if errors.Is(err, errSilent) {
 		return false // a health check, or a client that changed its mind: nobody was denied
 	}
-	deny := func(reason policy.Reason, err error) {
-		h.app.denied(r, reason, err)
-		p.refuse(r, reason, read)
-	}
 	r.Name = name
 	if err != nil {
-		deny(helloReason(err), err)
+		reason := helloReason(err)
+		h.app.denied(r, reason, err)
+		p.refuse(r, reason, read)
 		return false
 	}
-	n, err := policy.ParseName(name)
+	return h.app.admit(r, p, read, release)
+}
+
+// admit decides on the name of a record, as its ClientHello has it, of which read is what was read. It reports whether a
+// tunnel goes on, at whose end release is called.
+func (a *App) admit(r *record, f front, read []byte, release func()) (goesOn bool) {
+	deny := func(reason policy.Reason, err error) {
+		a.denied(r, reason, err)
+		f.refuse(r, reason, read)
+	}
+	n, err := policy.ParseName(r.Name)
 	if err != nil {
 		deny(policy.ReasonBadName, err)
 		return false
 	}
 	r.Name = n.String()
 
-	sel, set := h.app.decide(r, n)
+	sel, set := a.decide(r, n)
 	if !r.Decision.Verdict.Admits() {
-		h.app.decided(r)
-		p.refuse(r, r.Decision.Reason, read)
+		a.decided(r)
+		f.refuse(r, r.Decision.Reason, read)
 		return false
 	}
 
-	switch b := h.app.brokering(n, r.Port); {
+	switch b := a.brokering(n, r.Port); {
 	case b == brokeredHere && r.Layer != decision.Postgres: // which no site speaks
-		read = append(bytes.Clone(read), cx.MatchingBytes()...)
-		if err := h.app.broker(cx.Conn, read, n, r, set); err != nil {
+		read = append(bytes.Clone(read), f.ahead()...)
+		client, err := f.conn()
+		if err == nil {
+			err = a.broker(client, read, n, r, set)
+		}
+		if err != nil {
 			deny(policy.ReasonNotBrokered, err)
 		}
 		return false
@@ -173,44 +180,40 @@ func (h *Handler) handle(cx *layer4.Connection, r *record, p preamble, release f
 		return false
 	}
 
-	up, err := h.app.dialer.DialSocket(context.Background(), n, r.Port, sel.Lifts)
+	up, err := a.dialer.DialSocket(context.Background(), n, r.Port, sel.Lifts)
 	if err != nil {
 		deny(upstream.Reason(err), err)
 		return false
 	}
 	defer up.Close() // unless it is the tunnel's by then
 	r.Upstream = up.RemoteAddr()
-	if err := p.upstream(up); err != nil {
+	if err := f.upstream(up); err != nil {
 		deny(policy.ReasonUpstreamNoTLS, err)
 		return false
 	}
-	h.app.decided(r)
+	a.decided(r)
 
-	// What was read is the first that the upstream gets. More of it can be in cx if a matcher has read ahead.
-	written, err := up.Write(read)
-	r.early = int64(written)
-	if ahead := cx.MatchingBytes(); err == nil && len(ahead) > 0 {
-		written, err = up.Write(ahead)
+	// What was read is the first that the upstream gets. There is more of it if a matcher of layer4 has read ahead.
+	for _, b := range [][]byte{read, f.ahead()} {
+		written, err := up.Write(b)
 		r.early += int64(written)
+		if err != nil {
+			r.Error = err.Error()
+			a.closed(r.opened(n, nil), r)
+			return false
+		}
 	}
-	helloBuffers.Put(buf)
-	buf = nil
-
-	if err != nil {
-		r.Error = err.Error()
-		h.app.closed(r.opened(n, nil), r)
-		return false
-	}
-	h.app.tunnel(n, set, r, cx.Conn, up, release)
+	a.tunnel(n, set, r, f.join, up, release)
 	return true
 }
 
-// tunnel runs an admitted tunnel, which takes both connections over, keeps it known while it is open, and
-// records its end. It returns at once where the tunnel has no more need of this goroutine: an idle one then
+// tunnel runs an admitted tunnel, which join makes and which takes both connections over, keeps it known while it is
+// open, and records its end. It returns at once where the tunnel has no more need of this goroutine: an idle one then
 // costs the memory of an openTunnel and a record. over is called at the end.
-func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, client net.Conn, up *tunnel.Socket, over func()) {
+func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, join func(*tunnel.Socket, tunnel.Options) (*tunnel.Tunnel, error),
+	up *tunnel.Socket, over func()) {
 	t := r.opened(n, nil)
-	joined, err := tunnel.Join(client, up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
+	joined, err := join(up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
 	if err != nil {
 		r.Error = err.Error()
 		a.closed(t, r)
@@ -244,6 +247,7 @@ func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, client net.Conn,
 
 // closed records the end of a tunnel.
 func (a *App) closed(t *openTunnel, r *record) {
+	a.decided(r) // which may be under way elsewhere
 	r.BytesIn, r.BytesOut = t.counters.In.Load(), t.counters.Out.Load()
 	a.metrics.closed(r.BytesIn, r.BytesOut)
 	defer recent.closed(r)

@@ -284,7 +284,7 @@ func BenchmarkJournal(b *testing.B) {
 		b.ReportAllocs()
 		i := 0
 		for b.Loop() {
-			r := *refused
+			r := record{Record: refused.Record}
 			r.Name = names[i%len(names)]
 			i++
 			recent.decided(&r)

@@ -18,8 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mholt/caddy-l4/layer4"
-
 	"github.com/sandboxallow/sandboxallow/internal/decision"
 	"github.com/sandboxallow/sandboxallow/internal/policy"
 	"github.com/sandboxallow/sandboxallow/internal/postgres"
@@ -31,8 +29,8 @@ const protocolPostgres = "postgres"
 // postgresPreamble is what a client of PostgreSQL and its server say in clear before TLS. Each of them hears from
 // us alone: nothing that is said in clear is passed on.
 type postgresPreamble struct {
-	client *layer4.Connection
-	app    *App
+	layer4Client
+	app *App
 
 	direct bool // the client began with TLS
 	tls    bool // the client expects TLS, and to be told in it

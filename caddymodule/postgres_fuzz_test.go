@@ -66,7 +66,7 @@ func FuzzPostgresNegotiate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, c []byte) {
 		all := slices.Concat(a, b, c)
 		conn := &segments{in: [][]byte{a, b, c}}
-		p := &postgresPreamble{client: layer4.WrapConnection(conn, nil, nil)}
+		p := &postgresPreamble{layer4Client: layer4Client{layer4.WrapConnection(conn, nil, nil)}}
 		first, err := p.negotiate(make([]byte, 4<<10))
 		answers := conn.out.String()
 		if !slices.Contains([]string{"", "N", "S", "NS"}, answers) {

@@ -777,7 +777,7 @@ func BenchmarkTellInTLS(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		p := &postgresPreamble{client: layer4.WrapConnection(c, nil, nil)}
+		p := &postgresPreamble{layer4Client: layer4Client{layer4.WrapConnection(c, nil, nil)}}
 		if !p.tellInTLS(message, nil) {
 			b.Fatal("not told")
 		}

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,6 +18,7 @@ type record struct {
 	early    int64  // octets of the client that the upstream got before the tunnel began
 	opaque   bool   // its tunnel may carry what is not TLS for the name
 	start    time.Time
+	logged   sync.Once
 }
 
 // Messages of the decision log, besides those of a decision itself.
@@ -28,15 +30,18 @@ const (
 // newFolder makes what folds denials that clients repeat. Tests have each denial be a line of its own.
 var newFolder = decision.NewFolder
 
-// decided counts the decision and logs it, unless it is a denial that the client repeats: those are folded.
+// decided counts the decision and logs it, unless it is a denial that the client repeats: those are folded. Called
+// again it does nothing, but for waiting until that is done.
 func (a *App) decided(r *record) {
-	a.metrics.decided(r.Layer, r.Decision)
-	recent.decided(r)
-	r.Duration = time.Since(r.start)
-	if r.Decision.Verdict == policy.Deny && !a.folder.Admit(&r.Record) {
-		return
-	}
-	a.write(r.Message(), r)
+	r.logged.Do(func() {
+		a.metrics.decided(r.Layer, r.Decision)
+		recent.decided(r)
+		r.Duration = time.Since(r.start)
+		if r.Decision.Verdict == policy.Deny && !a.folder.Admit(&r.Record) {
+			return
+		}
+		a.write(r.Message(), r)
+	})
 }
 
 // write writes a line of the decision log.

@@ -2,11 +2,11 @@ package tunnel
 
 import (
 	"errors"
-	"net"
 	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +15,10 @@ import (
 const (
 	// eventsMax is how many sockets one call of epoll_wait(2) tells of.
 	eventsMax = 128
+
+	// callsMax is after how many turns a loop waits for what is to be called, which is to write the log. If nobody
+	// takes the log any more, everything comes to a halt, rather than memory to an end.
+	callsMax = 256
 
 	// smallSize is what one read takes of a stream that has not carried much
 	// yet: a hello, a certificate chain, a page.
@@ -31,16 +35,24 @@ type loop struct {
 	buf    [smallSize]byte
 	events [eventsMax]unix.EpollEvent
 	again  []*pair  // those that have had their turn and are not done
-	over   []func() // to be called for tunnels that have ended
-	ends   chan []func()
+	more   bool     // connections may be waiting to be accepted
+	later  []func() // to be called after the turn
+	calls  chan []func()
 
 	mu       sync.Mutex
-	watchers map[int]watcher // by descriptor
+	watchers map[int]watching // by descriptor
+	begun    int32            // how many sockets were watched so far
 }
 
 // watcher is told what happens to its sockets.
 type watcher interface {
 	turn(l *loop, fd int, events uint32)
+}
+
+// watching is the watcher of a socket, and which of those that had its number it is.
+type watching struct {
+	watcher
+	nth int32
 }
 
 var (
@@ -77,8 +89,10 @@ func startLoops() []*loop {
 		}
 		go wait()
 		go func() {
-			for over := range l.ends {
-				callAll(over)
+			for calls := range l.calls {
+				for _, call := range calls {
+					call()
+				}
 			}
 		}()
 		ls = append(ls, l)
@@ -96,7 +110,7 @@ func newLoop() (*loop, func(), error) {
 		unix.Close(fd)
 		return nil, nil, err
 	}
-	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), watchers: make(map[int]watcher), ends: make(chan []func())}
+	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), watchers: make(map[int]watching), calls: make(chan []func(), callsMax)}
 	if err := l.file.SetReadDeadline(time.Time{}); err != nil { // the poller has not taken it
 		l.file.Close()
 		return nil, nil, err
@@ -107,12 +121,6 @@ func newLoop() (*loop, func(), error) {
 		return nil, nil, err
 	}
 	return l, func() { _ = raw.Read(l.run) }, nil
-}
-
-func callAll(fs []func()) {
-	for _, f := range fs {
-		f()
-	}
 }
 
 // nextLoop returns the loop for the next tunnel, nil if there are none.
@@ -134,46 +142,56 @@ func (l *loop) run(uintptr) (done bool) {
 			panic(os.NewSyscallError("epoll_wait", err)) // only with a wrong argument
 		}
 		again := l.again
-		l.again = nil
+		l.again, l.more = nil, false
 		for _, e := range l.events[:n] {
-			if w := l.watcher(int(e.Fd)); w != nil {
+			if w := l.watcher(int(e.Fd), e.Pad); w != nil {
 				w.turn(l, int(e.Fd), e.Events)
 			}
 		}
 		for _, p := range again {
 			p.turn(l, -1, 0)
 		}
-		if len(l.over) > 0 {
-			// Whatever is to be done at the end, such as writing a log, may block: it is done elsewhere, if
-			// possible by who has done it before, whose stack has grown by then.
-			select {
-			case l.ends <- l.over:
-			default:
-				go callAll(l.over)
-			}
-			l.over = nil
+		if len(l.later) > 0 {
+			// By one goroutine, whose stack has grown by then, and which may have to wait.
+			l.calls <- l.later
+			l.later = nil
 		}
-		if n < eventsMax && len(l.again) == 0 && err == nil {
+		if n < eventsMax && len(l.again) == 0 && !l.more && err == nil {
 			return false
 		}
 	}
 }
 
-func (l *loop) watcher(fd int) watcher {
+// watcher returns who watches a socket, nil if that is another by now than an event was of: what has its turn before
+// may have closed it, and opened one that got its number.
+func (l *loop) watcher(fd int, nth int32) watcher {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.watchers[fd]
+	if w := l.watchers[fd]; w.nth == nth {
+		return w.watcher
+	}
+	return nil
 }
 
+// What a socket is watched for, once for each time that it happens. Space is only watched for if it is asked for:
+// every new socket has some, which would be an event.
+const (
+	happens = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET
+	space   = unix.EPOLLOUT
+)
+
 // watch begins to watch a socket (EPOLL_CTL_ADD), or tells another watcher of it (EPOLL_CTL_MOD), who is told
-// anew of what has happened. Space is only watched for if it is asked for: every new socket has some, which
-// would be an event.
-func (l *loop) watch(fd int, w watcher, op int, space uint32) error {
+// anew of what has happened.
+func (l *loop) watch(fd int, w watcher, op int, events uint32) error {
 	l.mu.Lock()
-	l.watchers[fd] = w
+	nth := l.watchers[fd].nth
+	if op == unix.EPOLL_CTL_ADD {
+		l.begun++
+		nth = l.begun
+	}
+	l.watchers[fd] = watching{w, nth}
 	l.mu.Unlock()
-	events := unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET | space
-	return os.NewSyscallError("epoll_ctl", epollControl(l.epoll, op, fd, events))
+	return os.NewSyscallError("epoll_ctl", epollControl(l.epoll, op, fd, nth, events))
 }
 
 // forget stops watching a socket, which must be closed next: that is what takes
@@ -184,9 +202,15 @@ func (l *loop) forget(fd int) {
 	l.mu.Unlock()
 }
 
-// dup returns a descriptor of a connection for a loop. Once the connection is closed, of which its peer does not
-// hear, it is the only one.
-func dup(c *net.TCPConn) (int, error) {
+// leave stops watching a socket that stays open.
+func (l *loop) leave(fd int) error {
+	l.forget(fd)
+	return os.NewSyscallError("epoll_ctl", epollControl(l.epoll, unix.EPOLL_CTL_DEL, fd, 0, 0))
+}
+
+// dup returns a descriptor of a connection or listener for a loop. Once that is closed, of which no peer hears, it is
+// the only one.
+func dup(c syscall.Conn) (int, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return -1, err

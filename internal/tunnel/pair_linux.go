@@ -75,12 +75,14 @@ func newPair(t *Tunnel, client net.Conn, up *Socket) *pair {
 		return nil
 	}
 	tcp.Close()
+	return pairOf(t, socket{fd: fd, op: unix.EPOLL_CTL_ADD}, up)
+}
+
+// pairOf takes over two sockets, for the loop of the upstream's.
+func pairOf(t *Tunnel, client socket, up *Socket) *pair {
 	p := &pair{t: t, l: up.l}
-	p.sockets[0] = socket{fd: fd, op: unix.EPOLL_CTL_ADD}
-	p.sockets[1] = socket{fd: up.release(), op: unix.EPOLL_CTL_ADD}
-	if up.woken != nil {
-		p.sockets[1].op = unix.EPOLL_CTL_MOD
-	}
+	p.sockets[0] = client
+	p.sockets[1] = socket{fd: up.release(), op: up.op}
 	p.streams[0] = stream{moved: &t.moved.In, stock: stock()}
 	p.streams[1] = stream{moved: &t.moved.Out, stock: stock()}
 	return p
@@ -98,7 +100,7 @@ func bare(c net.Conn) *Socket {
 	if err != nil {
 		return nil
 	}
-	return &Socket{fd: fd, l: l}
+	return &Socket{fd: fd, l: l, op: unix.EPOLL_CTL_ADD}
 }
 
 // start hands the pair to its loop.
@@ -110,7 +112,7 @@ func (p *pair) start() {
 		if p.closed {
 			break
 		}
-		if err := p.l.watch(p.sockets[i].fd, p, p.sockets[i].op, 0); err != nil {
+		if err := p.l.watch(p.sockets[i].fd, p, p.sockets[i].op, happens); err != nil {
 			p.abort(i, err)
 		}
 	}
@@ -134,7 +136,7 @@ func (p *pair) turn(l *loop, fd int, events uint32) {
 	}
 	if p.closed && !p.told {
 		p.told = true
-		l.over = append(l.over, p.tell)
+		l.later = append(l.later, p.tell)
 	}
 }
 
@@ -158,7 +160,7 @@ func (p *pair) reset() {
 	p.tellIfClosed()
 }
 
-// keepAlive has the upstream probed. The client is by package net, which accepted it.
+// keepAlive has the upstream probed. The client is from the beginning, by who has accepted it.
 func (p *pair) keepAlive() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -312,7 +314,7 @@ func (p *pair) drain(from int) (empty bool) {
 			dst.full = true
 			if !dst.watched {
 				dst.watched = true
-				if err := p.l.watch(dst.fd, p, unix.EPOLL_CTL_MOD, unix.EPOLLOUT); err != nil {
+				if err := p.l.watch(dst.fd, p, unix.EPOLL_CTL_MOD, happens|space); err != nil {
 					p.abort(1-from, err)
 				}
 			}

@@ -18,49 +18,56 @@ type Socket struct {
 	fd     int // -1 once it is closed, or a tunnel has it
 	remote netip.AddrPort
 	l      *loop
-	woken  chan struct{} // nil until something had to be waited for
+	op     int           // how the loop comes to watch it
+	woken  chan struct{} // nil until a goroutine had to wait for something
 }
 
 // Connect connects to an address, which is the very one that connect(2) gets.
 // TCP_NODELAY is set.
 func Connect(ctx context.Context, to netip.AddrPort) (*Socket, error) {
-	s, err := connectSocket(ctx, to)
-	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: err}
-	}
-	return s, nil
-}
-
-func connectSocket(ctx context.Context, to netip.AddrPort) (*Socket, error) {
 	if err := ended(ctx); err != nil {
-		return nil, err
+		return nil, dialError(to, err)
 	}
 	l := nextLoop()
 	if l == nil {
-		return nil, os.NewSyscallError("epoll_create1", unix.EMFILE)
+		return nil, dialError(to, os.NewSyscallError("epoll_create1", unix.EMFILE))
 	}
-	family := unix.AF_INET6
-	if to.Addr().Is4() {
-		family = unix.AF_INET
-	}
-	fd, err := newSocket(family)
+	s, err := l.socket(to)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return nil, err
 	}
-	s := &Socket{fd: fd, remote: to, l: l}
-	if err := s.connect(ctx); err != nil {
+	if err := s.Resume(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
+// dialError is an error of connecting, as package net has it.
+func dialError(to netip.AddrPort, err error) error {
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: err}
+}
+
+// socket returns one that is not connected yet.
+func (l *loop) socket(to netip.AddrPort) (*Socket, error) {
+	family := unix.AF_INET6
+	if to.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := newSocket(family)
+	if err != nil {
+		return nil, dialError(to, os.NewSyscallError("socket", err))
+	}
+	if err := setOption(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		closeFD(fd)
+		return nil, dialError(to, os.NewSyscallError("setsockopt", err))
+	}
+	return &Socket{fd: fd, remote: to, l: l, op: unix.EPOLL_CTL_ADD}, nil
+}
+
 // connect asks a second time for how it stands, which tells of an error as well
 // as SO_ERROR does, and at once: an upstream nearby has answered by then.
 func (s *Socket) connect(ctx context.Context) error {
-	if err := setOption(s.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
 	for again := false; ; again = true {
 		switch err := connectFD(s.fd, s.remote); err {
 		case nil, unix.EISCONN:
@@ -98,7 +105,7 @@ func (s *Socket) checkSelf() error {
 func (s *Socket) wait(ctx context.Context) error {
 	if s.woken == nil {
 		s.woken = make(chan struct{}, 1)
-		if err := s.l.watch(s.fd, s, unix.EPOLL_CTL_ADD, unix.EPOLLOUT); err != nil {
+		if err := s.watch(s); err != nil {
 			return err
 		}
 	}
@@ -108,6 +115,15 @@ func (s *Socket) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ended(ctx)
 	}
+}
+
+// watch has w told of what happens to the socket, from now on.
+func (s *Socket) watch(w watcher) error {
+	if err := s.l.watch(s.fd, w, s.op, happens|space); err != nil {
+		return err
+	}
+	s.op = unix.EPOLL_CTL_MOD
+	return nil
 }
 
 // ended is the error of a context, as package net has it.
@@ -124,6 +140,31 @@ func (s *Socket) turn(*loop, int, uint32) {
 	case s.woken <- struct{}{}:
 	default:
 	}
+}
+
+// Resume waits for what Connect of a Client has begun.
+func (s *Socket) Resume(ctx context.Context) error {
+	if err := s.connect(ctx); err != nil {
+		return dialError(s.remote, err)
+	}
+	return nil
+}
+
+// Offer writes what it can of b once there is a connection: ErrNotYet while there is none, and another error if there
+// will be none.
+func (s *Socket) Offer(b []byte) (int, error) {
+	n, err := write(s.fd, b)
+	if err == unix.EAGAIN {
+		return 0, ErrNotYet
+	}
+	if err == nil {
+		if err = s.checkSelf(); err == nil {
+			return n, nil
+		}
+	} else {
+		err = os.NewSyscallError("connect", err)
+	}
+	return 0, dialError(s.remote, err)
 }
 
 // RemoteAddr is the address that it is connected to.
@@ -179,7 +220,7 @@ func (s *Socket) Close() error {
 		return nil
 	}
 	fd := s.release()
-	if s.woken != nil {
+	if s.op == unix.EPOLL_CTL_MOD {
 		s.l.forget(fd)
 	}
 	closeFD(fd)
@@ -195,13 +236,17 @@ func (s *Socket) release() int {
 
 // conn makes it a connection of package net.
 func (s *Socket) conn() (net.Conn, error) {
-	if s.woken != nil {
-		s.l.forget(s.fd)
-		if err := epollControl(s.l.epoll, unix.EPOLL_CTL_DEL, s.fd, 0); err != nil {
-			return nil, os.NewSyscallError("epoll_ctl", err)
+	if s.op == unix.EPOLL_CTL_MOD {
+		if err := s.l.leave(s.fd); err != nil {
+			return nil, err
 		}
 	}
-	f := os.NewFile(uintptr(s.release()), "socket")
+	return netConn(s.release())
+}
+
+// netConn makes a socket, which it takes, a connection of package net.
+func netConn(fd int) (net.Conn, error) {
+	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()
 	return net.FileConn(f) // of a descriptor of its own
 }

@@ -88,6 +88,31 @@ func connectFD(fd int, to netip.AddrPort) error {
 	return nil
 }
 
+// acceptFD accepts a connection, which does not block.
+func acceptFD(listener int) (int, netip.AddrPort, error) {
+	var sa unix.RawSockaddrInet6 // the larger of the two
+	size := uint32(unsafe.Sizeof(sa))
+	fd, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&sa)),
+		uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	if errno != 0 {
+		return -1, netip.AddrPort{}, errno
+	}
+	return int(fd), addrPort(&sa), nil
+}
+
+// discard reads up to n bytes, and keeps none.
+func discard(fd, n int) (int, error) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, uintptr(n), unix.MSG_TRUNC, 0, 0)
+		if errno == 0 {
+			return int(n), nil
+		}
+		if errno != unix.EINTR {
+			return -1, errno
+		}
+	}
+}
+
 // localAddr is where a socket is bound.
 func localAddr(fd int) (netip.AddrPort, error) {
 	var sa unix.RawSockaddrInet6 // the larger of the two
@@ -95,11 +120,16 @@ func localAddr(fd int) (netip.AddrPort, error) {
 	if _, err := raw(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size))); err != nil {
 		return netip.AddrPort{}, err
 	}
+	return addrPort(&sa), nil
+}
+
+// addrPort reads an address that the kernel has written, of either family.
+func addrPort(sa *unix.RawSockaddrInet6) netip.AddrPort {
 	port := networkOrder(sa.Port)
 	if sa.Family == unix.AF_INET {
-		return netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&sa)).Addr), port), nil
+		return netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(sa)).Addr), port)
 	}
-	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), port), nil
+	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), port)
 }
 
 // networkOrder is htons(3) and ntohs(3).
@@ -109,8 +139,9 @@ func networkOrder(port uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-func epollControl(epoll, op, fd int, events uint32) error {
-	e := unix.EpollEvent{Events: events, Fd: int32(fd)}
+// epollControl sets what a socket is watched for. Its events have fd and nth in them.
+func epollControl(epoll, op, fd int, nth int32, events uint32) error {
+	e := unix.EpollEvent{Events: events, Fd: int32(fd), Pad: nth}
 	_, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epoll), uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(&e)), 0, 0)
 	if errno != 0 {
 		return errno

@@ -96,21 +96,34 @@ func reach[C io.Closer](ctx context.Context, d *Dialer, n policy.Name, port uint
 	if err != nil {
 		return conn, &DialError{n, err}
 	}
-
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(d.Timeout, DefaultTimeout))
-	defer cancel()
 	order := d.order(above)
-	done = stopwatch(d.ObserveDial)
+	return firstOf(ctx, d, n, order, time.Now(), func(ctx context.Context, i int) (C, error) {
+		return connect(ctx, order[i], f)
+	})
+}
+
+// firstOf makes an attempt at one address of n after the other, and returns the first that succeeds. began is when
+// the dialling has.
+func firstOf[C io.Closer](ctx context.Context, d *Dialer, n policy.Name, order []netip.AddrPort, began time.Time,
+	connect func(ctx context.Context, i int) (C, error)) (conn C, err error) {
+	ctx, cancel := context.WithDeadline(ctx, began.Add(cmp.Or(d.Timeout, DefaultTimeout)))
+	defer cancel()
 	conn, err = race(ctx, len(order), attemptDelay, func(ctx context.Context, i int) (C, error) {
-		c, err := connect(ctx, order[i], f)
+		c, err := connect(ctx, i)
 		d.learn(order[i], err)
 		return c, err
 	}, func(loser C) { loser.Close() })
-	done()
+	d.observeDial(began)
 	if err != nil {
 		return conn, &DialError{n, err}
 	}
 	return conn, nil
+}
+
+func (d *Dialer) observeDial(began time.Time) {
+	if d.ObserveDial != nil {
+		d.ObserveDial(time.Since(began))
+	}
 }
 
 // order returns the addresses in the order in which they are tried: the families

@@ -192,6 +192,14 @@ func (r *Resolver) Lookup(ctx context.Context, n policy.Name) ([]netip.Addr, err
 	}
 }
 
+// Known returns the addresses of n, as Lookup does, if they are known without asking.
+func (r *Resolver) Known(n policy.Name) []netip.Addr {
+	if e, ok := r.cache.Get(n); ok && r.now().Before(e.fresh) {
+		return e.addrs
+	}
+	return nil
+}
+
 // usableAt reports whether there are addresses that may stand in for a failure.
 func (e *entry) usableAt(now time.Time) bool {
 	return e != nil && len(e.addrs) > 0 && now.Before(e.usable)

@@ -1,0 +1,135 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// Listener accepts connections of TLS and does with them what a layer4 route of the handler does, at half the cost:
+// they come without layer4.
+type Listener struct {
+	// Where to listen: `:443`, which is of all addresses of both families, or an address and a port.
+	Addresses []string `json:"addresses"`
+
+	// The port that rules are checked against and that is dialled. Default: the one that is listened on.
+	UpstreamPort uint16 `json:"upstream_port,omitempty"`
+
+	// The name of a policy that must admit the connection too, besides the one for the client's address.
+	Policy string `json:"policy,omitempty"`
+
+	// Where `policy` stands in a Caddyfile, for the error if there is no such policy.
+	PolicyAt string `json:"policy_at,omitempty"`
+}
+
+// parseListenAddress returns an address to listen on as it is written, in one spelling.
+func parseListenAddress(s string) (string, error) {
+	bad := fmt.Errorf("address %q, accepted are :PORT and ADDRESS:PORT", s)
+	na, err := caddy.ParseNetworkAddress(s)
+	if err != nil || na.Network != "tcp" || na.PortRangeSize() != 1 || na.StartPort == 0 {
+		return "", bad
+	}
+	if na.Host != "" {
+		if _, err := netip.ParseAddr(na.Host); err != nil {
+			return "", bad
+		}
+	}
+	return na.JoinHostPort(0), nil
+}
+
+// provisionListeners checks what Start will listen on.
+func (a *App) provisionListeners() error {
+	seen := make(map[string]bool)
+	for _, l := range a.Listen {
+		if len(l.Addresses) == 0 {
+			return fmt.Errorf("listen without an address, accepted are :PORT and ADDRESS:PORT")
+		}
+		for i, s := range l.Addresses {
+			addr, err := parseListenAddress(s)
+			if err != nil {
+				return fmt.Errorf("listen: %w", err)
+			}
+			if seen[addr] {
+				return fmt.Errorf("listen: %s is given twice", addr)
+			}
+			seen[addr] = true
+			l.Addresses[i] = addr
+		}
+		if err := a.needPolicy(l.Policy, l.PolicyAt); err != nil {
+			return err
+		}
+		a.feeders++
+	}
+	return nil
+}
+
+// listen begins to accept connections, for this configuration in the place of the one before.
+func (a *App) listen() error {
+	for _, l := range a.Listen {
+		for _, addr := range l.Addresses {
+			if err := entrances.open(addr, &server{app: a, listener: l}); err != nil {
+				a.unlisten()
+				return fmt.Errorf("listen %s: %w", strings.Join(l.Addresses, " "), err)
+			}
+		}
+	}
+	return nil
+}
+
+// unlisten leaves all to the configuration that comes next, or came before.
+func (a *App) unlisten() { entrances.leave(a) }
+
+// server is who serves what comes in by an entrance.
+type server struct {
+	app      *App
+	listener *Listener
+	port     uint16 // that rules are checked against
+}
+
+// entrances are where this process listens, by address. A socket stays open from one configuration to the next, so that
+// nobody who connects meanwhile is turned away.
+var entrances = entranceSet{byAddress: make(map[string]*entrance)}
+
+type entranceSet struct {
+	mu        sync.Mutex
+	byAddress map[string]*entrance
+}
+
+// open has a server serve what comes in by an address from now on.
+func (es *entranceSet) open(addr string, s *server) error {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	e := es.byAddress[addr]
+	if e == nil {
+		var err error
+		if e, err = newEntrance(addr); err != nil {
+			return err
+		}
+		es.byAddress[addr] = e
+	}
+	if s.port = s.listener.UpstreamPort; s.port == 0 {
+		s.port = e.addr.Port()
+	}
+	e.servers = append(e.servers, s)
+	e.serving.Store(s)
+	return nil
+}
+
+// leave takes an app off all entrances, and closes those that nobody else serves.
+func (es *entranceSet) leave(a *App) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	for addr, e := range es.byAddress {
+		e.servers = slices.DeleteFunc(e.servers, func(s *server) bool { return s.app == a })
+		if n := len(e.servers); n > 0 {
+			e.serving.Store(e.servers[n-1])
+			continue
+		}
+		e.close()
+		delete(es.byAddress, addr)
+	}
+}
