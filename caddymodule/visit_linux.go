@@ -86,6 +86,12 @@ func (v *visit) step(f func(late bool)) func(bool) {
 
 // read reads what there is of the ClientHello, until the server name is known.
 func (v *visit) read() {
+	for v.readOnce() {
+	}
+}
+
+// readOnce reads once. It reports whether there may be more to read now: of what is there already, nobody tells again.
+func (v *visit) readOnce() (more bool) {
 	b := v.client.Buffer()
 	n, err := v.client.Read(b)
 	b = b[:max(n, 0)]
@@ -96,7 +102,7 @@ func (v *visit) read() {
 	switch {
 	case err == tunnel.ErrNotYet:
 		v.readMore()
-		return
+		return false
 	case err == nil && n == 0:
 		err = io.EOF
 		fallthrough
@@ -106,24 +112,23 @@ func (v *visit) read() {
 		} else {
 			v.deny(helloReason(err), err)
 		}
-		return
+		return false
 	case len(b) < v.want:
-		v.readMore()
-		return
+		return true
 	}
 	name, need, err := hello.ServerName(b)
 	if err == nil && need > 0 {
 		v.keep(b)
 		v.want = len(b) + need
-		v.read() // there may be more than the buffer takes
-		return
+		return true
 	}
 	v.Name = string(name)
 	if err != nil {
 		v.deny(helloReason(err), err)
-		return
+		return false
 	}
 	v.decide(b)
+	return false
 }
 
 // readMore waits for more to read, but not for longer than a client may take.
@@ -273,8 +278,11 @@ func (v *visit) close(reason policy.Reason, closed func()) {
 // What follows is a front, for App.admit.
 
 func (v *visit) refuse(_ *record, reason policy.Reason, _ []byte) {
-	if v.taken != nil {
+	switch {
+	case v.taken != nil:
 		refuse(v.taken, reason)
+		return
+	case v.over: // closed, as it could not be taken: its descriptor is somebody else's by now
 		return
 	}
 	v.over = true
