@@ -47,7 +47,7 @@ func (s *server) receive(c *tunnel.Client) {
 	if !open.acquire(s.app.MaxTunnels) {
 		v.over = true
 		v.close(policy.ReasonLimit, func() {})
-		c.Later(func() { s.app.denied(&v.record, policy.ReasonLimit, s.app.limitError()) })
+		v.later(func() { s.app.denied(&v.record, policy.ReasonLimit, s.app.limitError()) })
 		return
 	}
 	v.read()
@@ -74,6 +74,19 @@ func (v *visit) leave() {
 		return
 	}
 	v.held.release()
+}
+
+// later has something recorded after this turn of the loop.
+func (v *visit) later(record func()) { v.client.Later(func() { v.recording(record) }) }
+
+// recording calls record. What panics there is not the connection, which goes on.
+func (v *visit) recording(record func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			v.app.panicked("panic while recording a decision", p, debug.Stack())
+		}
+	}()
+	record()
 }
 
 // step makes of a step what a client calls when something has happened, or it is late.
@@ -140,7 +153,7 @@ func (v *visit) readMore() {
 		}
 		v.over = true
 		v.close(policy.ReasonHelloTimeout, v.held.release)
-		go v.app.denied(&v.record, policy.ReasonHelloTimeout, errHelloLate)
+		go v.recording(func() { v.app.denied(&v.record, policy.ReasonHelloTimeout, errHelloLate) })
 	}))
 	if err != nil {
 		v.deny(policy.ReasonHelloMalformed, errors.Join(errHelloBroke, err))
@@ -207,7 +220,7 @@ func (v *visit) connect(b []byte) {
 	}
 	v.early = int64(n)
 	v.Upstream = v.attempt.Socket().RemoteAddr()
-	v.client.Later(func() { v.app.decided(&v.record) })
+	v.later(func() { v.app.decided(&v.record) })
 	v.over = true
 	v.app.tunnel(v.name, v.set, &v.record, v.join, v.attempt.Socket(), v.held.release)
 }
@@ -262,7 +275,7 @@ func (v *visit) deny(reason policy.Reason, err error) {
 // refused refuses the client, and has the denial recorded.
 func (v *visit) refused(reason policy.Reason, record func()) {
 	v.over = true
-	v.client.Later(record)
+	v.later(record)
 	v.close(reason, v.held.release)
 }
 
