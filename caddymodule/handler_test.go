@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/mholt/caddy-l4/layer4"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sandboxallow/sandboxallow/internal/decision"
@@ -419,9 +418,8 @@ func TestPanic(t *testing.T) {
 	g := startDefault(t, nil)
 	broken := *g.app // without a dialer
 	broken.dialer = nil
-	h := &Handler{UpstreamPort: g.upPort, app: &broken}
 	healthy := g.addr
-	g.addr = serve(t, func(cx *layer4.Connection) { h.Handle(cx, nil) })
+	g.addr = g.admit(&broken, g.upPort)
 	if _, err := g.dial("www.example.com"); err == nil {
 		t.Error("want an error")
 	}
@@ -468,9 +466,8 @@ func TestUpstreamPort(t *testing.T) {
 			t.Errorf("dialled %v for port %v, want %s", e["upstream"], e["port"], want)
 		}
 
-		// Without the option it is the listener's port, on which no rule allows the name.
-		plain := &Handler{app: g.app}
-		g.addr = serve(t, func(cx *layer4.Connection) { plain.Handle(cx, nil) })
+		// Without the option it is the port that is listened on, on which no rule allows the name.
+		g.addr = g.admit(g.app, 0)
 		if _, err := g.dial("www.example.com"); err == nil {
 			t.Error("want an error")
 		}

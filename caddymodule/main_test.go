@@ -276,10 +276,53 @@ func startGateway(t *testing.T, document string, change func(*App)) *gateway {
 	if change != nil {
 		change(app)
 	}
+	if wayIn == byEntrance {
+		g.addr = freeAddr(t)
+		app.Listen = []*Listener{{Addresses: []string{g.addr}, UpstreamPort: g.upPort}}
+	}
 	g.app, g.logs = startApp(t, app)
-	h := &Handler{UpstreamPort: g.upPort, app: g.app}
-	g.addr = serve(t, func(cx *layer4.Connection) { h.Handle(cx, nil) })
+	if wayIn == byLayer4 {
+		g.addr = g.admit(g.app, g.upPort)
+	}
 	return g
+}
+
+// wayIn is how connections come in. The tests of the handler are run for each way.
+var wayIn = byLayer4
+
+const (
+	byLayer4   = "layer4"
+	byEntrance = "listen"
+)
+
+// admit has an app, started or not, decide on what comes in by one more address, which it returns. The rules are
+// checked for upstreamPort, 0 being the port of the address.
+func (g *gateway) admit(app *App, upstreamPort uint16) (addr string) {
+	g.t.Helper()
+	if wayIn == byLayer4 {
+		h := &Handler{UpstreamPort: upstreamPort, app: app}
+		return serve(g.t, func(cx *layer4.Connection) { h.Handle(cx, nil) })
+	}
+	addr = freeAddr(g.t)
+	if err := entrances.open(addr, &server{app: app, listener: &Listener{UpstreamPort: upstreamPort}}); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { entrances.leave(app) })
+	if err := entrances.serve(app); err != nil {
+		g.t.Fatal(err)
+	}
+	return addr
+}
+
+// freeAddr returns an address of loopback, which only these tests know of, and a port that nobody listens on.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.3.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	return l.Addr().String()
 }
 
 // startApp provisions and starts an app whose log can be read.
