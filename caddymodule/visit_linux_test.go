@@ -28,6 +28,7 @@ func TestByEntrance(t *testing.T) {
 		{"Panic", TestPanic},
 		{"LoggedName", TestLoggedName},
 		{"UpstreamPort", TestUpstreamPort},
+		{"ListenerPolicy", TestListenerPolicy},
 		{"MetricsLint", TestMetricsLint},
 		{"RepeatedDenials", TestRepeatedDenials},
 
