@@ -484,6 +484,39 @@ func TestVisitHelloBefore(t *testing.T) {
 	up.Close()
 }
 
+// The same where the buffer ends behind the header of a record that is as long as the buffer, and the loop had waited
+// before.
+func TestVisitHelloUnread(t *testing.T) {
+	g := startVisits(t, nil, nil)
+	o, conns := rawOrigin(t)
+	addr := g.to(o)
+	var message []byte
+	for b := largeHello(t, "www.example.com", 50_000); len(b) > 0; {
+		n := 5 + int(b[3])<<8 + int(b[4])
+		message, b = append(message, b[5:n]...), b[n:]
+	}
+	var sent []byte
+	for n := 16<<10 + 1 - 2*5; len(message) > 0; n = 16 << 10 {
+		n = min(n, len(message))
+		sent = append(append(sent, 22, 3, 1, byte(n>>8), byte(n)), message[:n]...)
+		message = message[n:]
+	}
+	for range 10 {
+		c := connect(t, addr)
+		c.Write(sent[:1])
+		waitFor(t, "the connection to be held", func() bool { return open.held.Load() == 1 })
+		time.Sleep(5 * time.Millisecond)
+		c.Write(sent[1:])
+		up := <-conns
+		if b := make([]byte, len(sent)); !readFull(up, b) || !bytes.Equal(b, sent) {
+			t.Error("the upstream got other octets")
+		}
+		up.Close()
+		c.Close()
+		given(t)
+	}
+}
+
 // What ends before the ClientHello does.
 func TestVisitHelloEnds(t *testing.T) {
 	g := startVisits(t, nil, func(a *App) { a.HelloTimeout = caddy.Duration(500 * time.Millisecond) })
