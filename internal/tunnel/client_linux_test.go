@@ -659,10 +659,12 @@ func TestOffer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer peer.Close()
-		go func() { s.Write(sent[n:]); s.Close() }()
+		written := make(chan struct{})
+		go func() { defer close(written); s.Write(sent[n:]); s.Close() }()
 		if got, err := io.ReadAll(peer); !bytes.Equal(got, sent) || err != nil {
 			t.Errorf("the peer got %d bytes, %v", len(got), err)
 		}
+		<-written
 	})
 	// TCP connects to itself where nobody listens on the port that was picked for the near end.
 	for _, resume := range []bool{false, true} {
