@@ -59,7 +59,8 @@ const policyPorts = 1 << 16
 
 // compile fills the table from the rules.
 func (p *Policy) compile() {
-	p.table = newTable(len(p.rules) + len(p.rules)/2)
+	// One and a half nodes for a rule, and room for names of no rule: to grow would take the memory of a second table.
+	p.table = newTable(len(p.rules) * 8 / 5)
 	for _, m := range metadataNames {
 		p.table.insert(m, 0).flags |= metadata
 	}
