@@ -39,6 +39,7 @@ type Policy struct {
 	files    []string   // where rules stand
 	portSets [][]uint16 // the ports of rules; [0] is nil
 	rules    []rule     // in the order of the document
+	names    string     // that rules are written with, one behind the other
 	table    *table
 	grants   []grant
 }
@@ -70,7 +71,7 @@ func (p *Policy) compile() {
 		if !r.deny {
 			ancestors = allowsBelow
 		}
-		n := p.table.insert(r.name, ancestors)
+		n := p.table.insert(p.ruleName(r), ancestors)
 		if r.scope == exact || r.scope == suffix && (r.deny || n.flags&metadata == 0) {
 			n.exact = p.add(n.exact, uint32(i))
 		}
