@@ -229,7 +229,12 @@ func (a *App) Start() error {
 		a.store.Stop()
 		return err
 	}
+	// Who is served by this configuration is judged by it.
 	running.add(a)
+	if err := a.serve(); err != nil {
+		a.Stop()
+		return err
+	}
 	a.log.Info("policy in force", a.policyFields(a.store.Set())...)
 	return nil
 }

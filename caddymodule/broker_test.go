@@ -31,11 +31,11 @@ import (
 // testSecret is what sites set and nobody may see.
 const testSecret = "sk-proj-4f2b8c1d9e7a6053"
 
-// brokerGateway is Caddy with a layer4 handler and sites that broker, run in this process.
+// brokerGateway is Caddy with a way in for TLS and sites that broker, run in this process.
 type brokerGateway struct {
 	*httpGateway
 	up        *origin
-	tls       string // address of the layer4 handler
+	tls       string // address of the way in
 	authority *x509.CertPool
 	secret    string // path of the file
 }
@@ -113,6 +113,10 @@ func startBroker(t testing.TB, s brokerSetup) *brokerGateway {
 	if s.sites == "" {
 		s.sites = brokerSite
 	}
+	listen, route := "", "layer4 {\n127.0.2.1:1 {\nroute {\nsandboxallow {\nupstream_port %d\n}\n}\n}\n}"
+	if wayIn == byEntrance {
+		listen, route = "listen "+freeAddr(t)+" {\nupstream_port %d\n}", ""
+	}
 	text := fmt.Sprintf(`{
 	admin off
 	persist_config off
@@ -130,18 +134,11 @@ func startBroker(t testing.TB, s brokerSetup) *brokerGateway {
 		policy_file %s
 		resolvers %s
 		poll 20ms
+		%s
 	}
-	layer4 {
-		127.0.2.1:1 {
-			route {
-				sandboxallow {
-					upstream_port %s
-				}
-			}
-		}
-	}
+	%s
 }
-`, filepath.Join(dir, "storage"), g.log, cmp.Or(s.level, "DEBUG"), s.globals, s.options, g.policy, startDNS(t, maps.Clone(testNames)), port)
+`, filepath.Join(dir, "storage"), g.log, cmp.Or(s.level, "DEBUG"), s.globals, s.options, g.policy, startDNS(t, maps.Clone(testNames)), listen, route)
 	text += s.sites
 	for i, site := range s.also {
 		text += fmt.Sprintf("http://:%d {\nbind 127.0.1.%d\n%s\n}\n", i+1, i+1, site)
@@ -183,7 +180,7 @@ func (g *brokerGateway) start() {
 	g.app, g.addrs = app, nil
 	listener.Each(func(_ int, at netip.AddrPort) {
 		switch s := at.String(); {
-		case strings.HasPrefix(s, "127.0.2.1:"):
+		case strings.HasPrefix(s, "127.0.2.1:"), strings.HasPrefix(s, "127.0.3.1:"):
 			g.tls = s
 		case strings.HasPrefix(s, "127.0.1."):
 			g.addrs = append(g.addrs, s)
@@ -192,7 +189,7 @@ func (g *brokerGateway) start() {
 	slices.Sort(g.addrs)
 }
 
-// browser returns a client that reaches every name through the layer4 handler.
+// browser returns a client that reaches every name through the way in for TLS.
 func (g *brokerGateway) browser(protocols ...string) *http.Client {
 	tr := &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {

@@ -20,17 +20,15 @@ func newEntrance(addr string) (*entrance, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &entrance{ln: ln, addr: ln.Addr()}
-	return e, ln.Serve(e.begin)
+	return &entrance{ln: ln, addr: ln.Addr()}, nil
 }
 
-// begin receives a connection.
-func (e *entrance) begin(c *tunnel.Client) {
-	if s := e.serving.Load(); s != nil {
-		s.receive(c)
-		return
+// serve has a server serve in the place of another. Until there is one, who connects waits.
+func (e *entrance) serve(s *server) error {
+	if e.serving.Swap(s) != nil {
+		return nil
 	}
-	c.Close() // there is no server yet
+	return e.ln.Serve(func(c *tunnel.Client) { e.serving.Load().receive(c) })
 }
 
 func (e *entrance) close() { e.ln.Close() }

@@ -215,6 +215,7 @@ func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, join func(*tunne
 	t := r.opened(n, nil)
 	joined, err := join(up, tunnel.Options{Idle: time.Duration(a.IdleTimeout), Counters: t.counters})
 	if err != nil {
+		a.decided(r)
 		r.Error = err.Error()
 		a.closed(t, r)
 		over()
@@ -232,6 +233,7 @@ func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, join func(*tunne
 			}
 		}()
 		open.remove(t)
+		a.decided(r) // which may be under way elsewhere, with the record as it is
 		if res.Err != nil {
 			r.Error = res.Err.Error()
 		}
@@ -247,7 +249,6 @@ func (a *App) tunnel(n policy.Name, set *policy.Set, r *record, join func(*tunne
 
 // closed records the end of a tunnel.
 func (a *App) closed(t *openTunnel, r *record) {
-	a.decided(r) // which may be under way elsewhere
 	r.BytesIn, r.BytesOut = t.counters.In.Load(), t.counters.Out.Load()
 	a.metrics.closed(r.BytesIn, r.BytesOut)
 	defer recent.closed(r)

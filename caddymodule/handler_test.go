@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/mholt/caddy-l4/layer4"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sandboxallow/sandboxallow/internal/decision"
@@ -419,9 +418,8 @@ func TestPanic(t *testing.T) {
 	g := startDefault(t, nil)
 	broken := *g.app // without a dialer
 	broken.dialer = nil
-	h := &Handler{UpstreamPort: g.upPort, app: &broken}
 	healthy := g.addr
-	g.addr = serve(t, func(cx *layer4.Connection) { h.Handle(cx, nil) })
+	g.addr = g.admit(&broken, g.upPort, "")
 	if _, err := g.dial("www.example.com"); err == nil {
 		t.Error("want an error")
 	}
@@ -468,9 +466,8 @@ func TestUpstreamPort(t *testing.T) {
 			t.Errorf("dialled %v for port %v, want %s", e["upstream"], e["port"], want)
 		}
 
-		// Without the option it is the listener's port, on which no rule allows the name.
-		plain := &Handler{app: g.app}
-		g.addr = serve(t, func(cx *layer4.Connection) { plain.Handle(cx, nil) })
+		// Without the option it is the port that is listened on, on which no rule allows the name.
+		g.addr = g.admit(g.app, 0, "")
 		if _, err := g.dial("www.example.com"); err == nil {
 			t.Error("want an error")
 		}
@@ -479,6 +476,39 @@ func TestUpstreamPort(t *testing.T) {
 			t.Errorf("log: %v, want port_not_allowed on port %s", e, listens)
 		}
 	})
+}
+
+// The policy that a listener names must admit a connection too, whatever the client's own says.
+func TestListenerPolicy(t *testing.T) {
+	g := startGateway(t, "policy default {\n}\n", nil)
+	line := fmt.Sprintf("private %s/32\nallow www.example.com:%d", upstreamAddr, g.upPort)
+	both := "policy default {\n" + line + fmt.Sprintf(" api.example.com:%d", g.upPort) + "\n}\npolicy narrow {\nclient 192.0.2.1\n" + line + "\n}\n"
+	g.set(both)
+	g.addr = g.admit(g.app, g.upPort, "narrow")
+	c, err := g.dial("www.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if e := g.entry(decision.MsgAllowed); e["policy"] != "default" {
+		t.Errorf("log: %v", e)
+	}
+	denied := func(name, reason string) {
+		t.Helper()
+		if _, err := g.dial(name); err == nil || err.Error() != alertError(alertUnrecognizedName) {
+			t.Errorf("client sees %v, want %s", err, alertError(alertUnrecognizedName))
+		}
+		if e := g.entry(decision.MsgDenied); e["reason"] != reason || e["name"] != name {
+			t.Errorf("log: %v, want %s", e, reason)
+		}
+	}
+	denied("api.example.com", "not_allowed")
+	// One that a change removes admits nobody.
+	g.set(both[:strings.Index(both, "policy narrow")])
+	if e := g.entry(msgRevoked); e["reason"] != "no_policy" {
+		t.Errorf("log: %v", e)
+	}
+	denied("www.example.com", "no_policy")
 }
 
 func TestTunnelsFor(t *testing.T) {
@@ -520,6 +550,7 @@ func TestBacklogFor(t *testing.T) {
 func TestMetricsLint(t *testing.T) {
 	g := startDefault(t, nil)
 	g.dial("evil.test")
+	g.entry(decision.MsgDenied) // counted by then
 	reg := prometheusRegistry(t, g.app)
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil {

@@ -34,9 +34,11 @@ func parseListenAddress(s string) (string, error) {
 		return "", bad
 	}
 	if na.Host != "" {
-		if _, err := netip.ParseAddr(na.Host); err != nil {
+		addr, err := netip.ParseAddr(na.Host)
+		if err != nil {
 			return "", bad
 		}
+		na.Host = addr.Unmap().String()
 	}
 	return na.JoinHostPort(0), nil
 }
@@ -45,7 +47,7 @@ func parseListenAddress(s string) (string, error) {
 func (a *App) provisionListeners() error {
 	seen := make(map[string]bool)
 	for _, l := range a.Listen {
-		if len(l.Addresses) == 0 {
+		if l == nil || len(l.Addresses) == 0 {
 			return fmt.Errorf("listen without an address, accepted are :PORT and ADDRESS:PORT")
 		}
 		for i, s := range l.Addresses {
@@ -67,7 +69,7 @@ func (a *App) provisionListeners() error {
 	return nil
 }
 
-// listen begins to accept connections, for this configuration in the place of the one before.
+// listen opens what this configuration listens on, unless the one before has.
 func (a *App) listen() error {
 	for _, l := range a.Listen {
 		for _, addr := range l.Addresses {
@@ -76,6 +78,14 @@ func (a *App) listen() error {
 				return fmt.Errorf("listen %s: %w", strings.Join(l.Addresses, " "), err)
 			}
 		}
+	}
+	return nil
+}
+
+// serve begins to serve what comes in, in the place of the configuration before. From now on nobody is turned away.
+func (a *App) serve() error {
+	if err := entrances.serve(a); err != nil {
+		return fmt.Errorf("listen: %w", err)
 	}
 	return nil
 }
@@ -99,7 +109,7 @@ type entranceSet struct {
 	byAddress map[string]*entrance
 }
 
-// open has a server serve what comes in by an address from now on.
+// open has a server be the next to serve what comes in by an address.
 func (es *entranceSet) open(addr string, s *server) error {
 	es.mu.Lock()
 	defer es.mu.Unlock()
@@ -115,7 +125,20 @@ func (es *entranceSet) open(addr string, s *server) error {
 		s.port = e.addr.Port()
 	}
 	e.servers = append(e.servers, s)
-	e.serving.Store(s)
+	return nil
+}
+
+// serve has the servers of an app serve from now on.
+func (es *entranceSet) serve(a *App) error {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	for _, e := range es.byAddress {
+		if s := e.servers[len(e.servers)-1]; s.app == a {
+			if err := e.serve(s); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
@@ -126,7 +149,7 @@ func (es *entranceSet) leave(a *App) {
 	for addr, e := range es.byAddress {
 		e.servers = slices.DeleteFunc(e.servers, func(s *server) bool { return s.app == a })
 		if n := len(e.servers); n > 0 {
-			e.serving.Store(e.servers[n-1])
+			_ = e.serve(e.servers[n-1]) // which begins to only the first time
 			continue
 		}
 		e.close()

@@ -55,10 +55,26 @@ func TestMain(m *testing.M) {
 
 // serveRelay listens on a port for each line of its standard input, which is the address that the connections to
 // that port are led to, and prints the port. It ends with its input.
+//
+// To an address that is said to be silent connections cannot be made, until it is led somewhere.
 func serveRelay() {
+	silent := make(map[string]net.Listener)
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		to := in.Text()
-		l, err := net.Listen("tcp", upstreamAddr+":0")
+		var l net.Listener
+		var err error
+		at, to, _ := strings.Cut(in.Text(), " ")
+		switch {
+		case to == "silent":
+			if silent[at], err = crowded(at); err == nil {
+				fmt.Println(silent[at].Addr().(*net.TCPAddr).Port)
+				continue
+			}
+		case to == "":
+			to = at
+			l, err = net.Listen("tcp", upstreamAddr+":0")
+		default:
+			l = silent[at]
+		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -74,6 +90,26 @@ func serveRelay() {
 		}()
 		fmt.Println(l.Addr().(*net.TCPAddr).Port)
 	}
+}
+
+// crowded returns a listener that drops whoever wants to connect, as its queue is full.
+func crowded(at string) (net.Listener, error) {
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	raw.Control(func(fd uintptr) { err = setBacklog(fd, 0) })
+	for err == nil {
+		var c net.Conn
+		if c, err = net.DialTimeout("tcp", at, 100*time.Millisecond); err == nil {
+			c.Close()
+		}
+	}
+	return l, nil
 }
 
 // relayTo passes on ends of streams and resets too.
@@ -126,6 +162,22 @@ func (r *relayProcess) listen(to string) (port uint16, err error) {
 	}
 	_, err = fmt.Fscanln(r.out, &port)
 	return port, err
+}
+
+// silence has nobody get through to an address, from now on.
+func (r *relayProcess) silence(t testing.TB, at string) {
+	t.Helper()
+	if _, err := r.listen(at + " silent"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lead has a silent address lead to another.
+func (r *relayProcess) lead(t testing.TB, at, to string) {
+	t.Helper()
+	if _, err := r.listen(at + " " + to); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (r *relayProcess) stop() {
@@ -223,8 +275,8 @@ type gateway struct {
 	read   int // log lines that entry has passed
 }
 
-// startDNS answers A questions from names; a name without an address does not exist, one with the address
-// "fail" makes the server fail.
+// startDNS answers A questions from names, of which one may have several addresses; a name without an address does not
+// exist, one with the address "fail" makes the server fail.
 func startDNS(t testing.TB, names map[string]string) string {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -242,7 +294,9 @@ func startDNS(t testing.TB, names map[string]string) string {
 		case addr == "fail":
 			m.Rcode = dns.RcodeServerFailure
 		case q.Qtype == dns.TypeA:
-			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.ParseIP(addr)}}
+			for _, a := range strings.Fields(addr) {
+				m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.ParseIP(a)})
+			}
 		}
 		w.WriteMsg(m)
 	})}
@@ -276,10 +330,53 @@ func startGateway(t *testing.T, document string, change func(*App)) *gateway {
 	if change != nil {
 		change(app)
 	}
+	if wayIn == byEntrance {
+		g.addr = freeAddr(t)
+		app.Listen = []*Listener{{Addresses: []string{g.addr}, UpstreamPort: g.upPort}}
+	}
 	g.app, g.logs = startApp(t, app)
-	h := &Handler{UpstreamPort: g.upPort, app: g.app}
-	g.addr = serve(t, func(cx *layer4.Connection) { h.Handle(cx, nil) })
+	if wayIn == byLayer4 {
+		g.addr = g.admit(g.app, g.upPort, "")
+	}
 	return g
+}
+
+// wayIn is how connections come in. The tests of the handler are run for each way.
+var wayIn = byLayer4
+
+const (
+	byLayer4   = "layer4"
+	byEntrance = "listen"
+)
+
+// admit has an app, started or not, decide on what comes in by one more address, which it returns. The rules are
+// checked for upstreamPort, 0 being the port of the address.
+func (g *gateway) admit(app *App, upstreamPort uint16, policy string) (addr string) {
+	g.t.Helper()
+	if wayIn == byLayer4 {
+		h := &Handler{UpstreamPort: upstreamPort, Policy: policy, app: app}
+		return serve(g.t, func(cx *layer4.Connection) { h.Handle(cx, nil) })
+	}
+	addr = freeAddr(g.t)
+	if err := entrances.open(addr, &server{app: app, listener: &Listener{UpstreamPort: upstreamPort, Policy: policy}}); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { entrances.leave(app) })
+	if err := entrances.serve(app); err != nil {
+		g.t.Fatal(err)
+	}
+	return addr
+}
+
+// freeAddr returns an address of loopback, which only these tests know of, and a port that nobody listens on.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.3.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	return l.Addr().String()
 }
 
 // startApp provisions and starts an app whose log can be read.

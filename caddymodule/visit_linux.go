@@ -47,7 +47,7 @@ func (s *server) receive(c *tunnel.Client) {
 	if !open.acquire(s.app.MaxTunnels) {
 		v.over = true
 		v.close(policy.ReasonLimit, func() {})
-		c.Later(func() { s.app.denied(&v.record, policy.ReasonLimit, s.app.limitError()) })
+		v.later(func() { s.app.denied(&v.record, policy.ReasonLimit, s.app.limitError()) })
 		return
 	}
 	v.read()
@@ -79,6 +79,19 @@ func (v *visit) leave() {
 	v.held.release()
 }
 
+// later has something recorded after this turn of the loop.
+func (v *visit) later(record func()) { v.client.Later(func() { v.recording(record) }) }
+
+// recording calls record. What panics there is not the connection, which goes on.
+func (v *visit) recording(record func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			v.app.panicked("panic while recording a decision", p, debug.Stack())
+		}
+	}()
+	record()
+}
+
 // step makes of a step what a client calls when something has happened, or it is late.
 func (v *visit) step(f func(late bool)) func(bool) {
 	return func(late bool) {
@@ -89,6 +102,12 @@ func (v *visit) step(f func(late bool)) func(bool) {
 
 // read reads what there is of the ClientHello, until the server name is known.
 func (v *visit) read() {
+	for v.readOnce() {
+	}
+}
+
+// readOnce reads once. It reports whether there may be more to read now: of what is there already, nobody tells again.
+func (v *visit) readOnce() (more bool) {
 	b := v.client.Buffer()
 	n, err := v.client.Read(b)
 	b = b[:max(n, 0)]
@@ -99,7 +118,7 @@ func (v *visit) read() {
 	switch {
 	case err == tunnel.ErrNotYet:
 		v.readMore()
-		return
+		return false
 	case err == nil && n == 0:
 		err = io.EOF
 		fallthrough
@@ -109,24 +128,23 @@ func (v *visit) read() {
 		} else {
 			v.deny(helloReason(err), err)
 		}
-		return
+		return false
 	case len(b) < v.want:
-		v.readMore()
-		return
+		return true
 	}
 	name, need, err := hello.ServerName(b)
 	if err == nil && need > 0 {
 		v.keep(b)
 		v.want = len(b) + need
-		v.read() // there may be more than the buffer takes
-		return
+		return true
 	}
 	v.Name = string(name)
 	if err != nil {
 		v.deny(helloReason(err), err)
-		return
+		return false
 	}
 	v.decide(b)
+	return false
 }
 
 // readMore waits for more to read, but not for longer than a client may take.
@@ -138,7 +156,7 @@ func (v *visit) readMore() {
 		}
 		v.over = true
 		v.close(policy.ReasonHelloTimeout, v.held.release)
-		go v.app.denied(&v.record, policy.ReasonHelloTimeout, errHelloLate)
+		go v.recording(func() { v.app.denied(&v.record, policy.ReasonHelloTimeout, errHelloLate) })
 	}))
 	if err != nil {
 		v.deny(policy.ReasonHelloMalformed, errors.Join(errHelloBroke, err))
@@ -205,7 +223,7 @@ func (v *visit) connect(b []byte) {
 	}
 	v.early = int64(n)
 	v.Upstream = v.attempt.Socket().RemoteAddr()
-	v.client.Later(func() { v.app.decided(&v.record) })
+	v.later(func() { v.app.decided(&v.record) })
 	v.over = true
 	v.app.tunnel(v.name, v.set, &v.record, v.join, v.attempt.Socket(), v.held.release)
 }
@@ -260,7 +278,7 @@ func (v *visit) deny(reason policy.Reason, err error) {
 // refused refuses the client, and has the denial recorded.
 func (v *visit) refused(reason policy.Reason, record func()) {
 	v.over = true
-	v.client.Later(record)
+	v.later(record)
 	v.close(reason, v.held.release)
 }
 
@@ -276,8 +294,11 @@ func (v *visit) close(reason policy.Reason, closed func()) {
 // What follows is a front, for App.admit.
 
 func (v *visit) refuse(_ *record, reason policy.Reason, _ []byte) {
-	if v.taken != nil {
+	switch {
+	case v.taken != nil:
 		refuse(v.taken, reason)
+		return
+	case v.over: // closed, as it could not be taken: its descriptor is somebody else's by now
 		return
 	}
 	v.over = true

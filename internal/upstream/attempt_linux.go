@@ -29,12 +29,12 @@ func (d *Dialer) Begin(c *tunnel.Client, n policy.Name, port uint16, lifts func(
 	if len(addrs) == 0 {
 		return nil
 	}
-	if d.ObserveResolve != nil {
-		d.ObserveResolve(time.Since(a.began))
-	}
 	above, err := a.floor.above(addrs, port)
 	if err != nil {
 		return nil
+	}
+	if d.ObserveResolve != nil {
+		d.ObserveResolve(time.Since(a.began))
 	}
 	a.order = d.order(above)
 	// Nothing stands between the floor and connect(2): the address is a value.

@@ -108,7 +108,7 @@ func firstOf[C io.Closer](ctx context.Context, d *Dialer, n policy.Name, order [
 	connect func(ctx context.Context, i int) (C, error)) (conn C, err error) {
 	ctx, cancel := context.WithDeadline(ctx, began.Add(cmp.Or(d.Timeout, DefaultTimeout)))
 	defer cancel()
-	conn, err = race(ctx, len(order), attemptDelay, func(ctx context.Context, i int) (C, error) {
+	conn, err = race(ctx, len(order), time.Until(began.Add(attemptDelay)), attemptDelay, func(ctx context.Context, i int) (C, error) {
 		c, err := connect(ctx, i)
 		d.learn(order[i], err)
 		return c, err

@@ -104,6 +104,12 @@ func full(t *testing.T, ap netip.AddrPort) {
 	if err := unix.Listen(fd, 0); err != nil {
 		t.Fatal(err)
 	}
+	crowd(t, ap)
+}
+
+// crowd fills the queue of a listener.
+func crowd(t *testing.T, ap netip.AddrPort) {
+	t.Helper()
 	for range 10 {
 		c, err := net.DialTimeout("tcp", ap.String(), 200*time.Millisecond)
 		if err != nil {

@@ -14,10 +14,11 @@ var beside atomic.Int64
 
 // race makes n attempts, each one delay after the one before or as soon as that
 // one has failed, and returns the first success: the staggered start of RFC 8305
-// §5. The others are cancelled, and what they achieve all the same is given to
+// §5. The first has gone on for a while, of which only head is left of its delay.
+// The others are cancelled, and what they achieve all the same is given to
 // discard. All attempts must end when their context does. If none succeeds the
 // error is an attemptErrors; if there is but one attempt it is that one's.
-func race[T any](ctx context.Context, n int, delay time.Duration, attempt func(ctx context.Context, i int) (T, error), discard func(T)) (T, error) {
+func race[T any](ctx context.Context, n int, head, delay time.Duration, attempt func(ctx context.Context, i int) (T, error), discard func(T)) (T, error) {
 	if n == 1 {
 		return attempt(ctx, 0)
 	}
@@ -36,7 +37,7 @@ func race[T any](ctx context.Context, n int, delay time.Duration, attempt func(c
 	started, running := 0, 0
 	var stops []context.CancelFunc // of attempts, the oldest first
 	start := func() {
-		if started == n || ctx.Err() != nil {
+		if started == n || started > 0 && ctx.Err() != nil { // the first says why it fails
 			return
 		}
 		extra := running > 0
@@ -72,6 +73,7 @@ func race[T any](ctx context.Context, n int, delay time.Duration, attempt func(c
 
 	var failed attemptErrors
 	start()
+	timer.Reset(head)
 	for {
 		select {
 		case o := <-outcomes:

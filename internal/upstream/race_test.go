@@ -47,7 +47,7 @@ func TestRace(t *testing.T) {
 				began := time.Now()
 				var mu sync.Mutex
 				started := make([]time.Duration, 0, len(tc.attempts))
-				got, err := race(ctx, len(tc.attempts), delay, func(ctx context.Context, i int) (int, error) {
+				got, err := race(ctx, len(tc.attempts), delay, delay, func(ctx context.Context, i int) (int, error) {
 					mu.Lock()
 					started = append(started, time.Since(began))
 					mu.Unlock()
@@ -74,12 +74,50 @@ func TestRace(t *testing.T) {
 	}
 }
 
+// The first attempt may have gone on before, and even for too long.
+func TestRaceGoesOn(t *testing.T) {
+	const delay = 250 * time.Millisecond
+	for _, tc := range []struct {
+		name       string
+		head, left time.Duration
+		started    []time.Duration
+	}{
+		{"for a moment", 200 * time.Millisecond, time.Second, []time.Duration{0, 200 * time.Millisecond, 200*time.Millisecond + delay}},
+		{"for its delay", 0, time.Second, []time.Duration{0, 0, delay}},
+		{"for longer", -time.Second, time.Second, []time.Duration{0, 0, delay}},
+		{"until the end", 0, 0, []time.Duration{0}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), tc.left)
+				defer cancel()
+				began := time.Now()
+				var mu sync.Mutex
+				var started []time.Duration
+				_, err := race(ctx, 3, tc.head, delay, func(ctx context.Context, i int) (int, error) {
+					mu.Lock()
+					started = append(started, time.Since(began))
+					mu.Unlock()
+					<-ctx.Done()
+					return 0, ctx.Err()
+				}, func(int) {})
+				if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != tc.left {
+					t.Errorf("got %v after %v", err, time.Since(began))
+				}
+				if !slices.Equal(started, tc.started) {
+					t.Errorf("starts at %v, want %v", started, tc.started)
+				}
+			})
+		})
+	}
+}
+
 // What succeeds too late is given back.
 func TestRaceDiscards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var discarded []int
-		got, err := race(t.Context(), 3, time.Second, func(_ context.Context, i int) (int, error) {
+		got, err := race(t.Context(), 3, time.Second, time.Second, func(_ context.Context, i int) (int, error) {
 			// Deaf to its context, as a connect that has just succeeded.
 			time.Sleep(3500 * time.Millisecond)
 			return i, nil
@@ -118,7 +156,7 @@ func TestRaceBeside(t *testing.T) {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
-			_, err := race(ctx, maxAttempts, 10*time.Millisecond, func(ctx context.Context, _ int) (int, error) {
+			_, err := race(ctx, maxAttempts, 10*time.Millisecond, 10*time.Millisecond, func(ctx context.Context, _ int) (int, error) {
 				n := running.Add(1)
 				for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
 				}

@@ -105,7 +105,7 @@ func (r *Resolver) ask(ctx context.Context, q dns.Question) (answer, error) {
 	first := int(r.first.Load())
 	// With many servers the last must still have time.
 	delay := min(r.limits.repeat, r.limits.total/time.Duration(n+1))
-	return race(ctx, n, delay, func(ctx context.Context, i int) (a answer, err error) {
+	return race(ctx, n, delay, delay, func(ctx context.Context, i int) (a answer, err error) {
 		i = (first + i) % n
 		m, err := exchange(ctx, r.servers[i], q, r.limits.repeat)
 		if err == nil {
