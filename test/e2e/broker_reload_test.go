@@ -160,16 +160,13 @@ func TestBrokerMistakes(t *testing.T) {
 func TestBrokerPostgres(t *testing.T) {
 	l := newLab(t)
 	bearer := "Bearer {file." + l.secret(t, "openai", openAIKey) + "}"
-	c := config{
+	g := l.start(t, config{
 		policy: allowing(openAI + ":443,5432"),
 		sites:  brokered(openAI, "", "https://"+openAI, "Authorization", bearer),
 		env:    []string{l.publicRoots(t)},
-	}
-	g := l.prepare(t, c)
-	const server = "\t\t:%d {\n\t\t\troute {\n\t\t\t\tsandboxallow postgres {\n\t\t\t\t\tupstream_port %d\n\t\t\t\t}\n\t\t\t}\n\t\t}\n"
-	g.write(t, "Caddyfile", strings.Replace(g.read(t, "Caddyfile"), "\tlayer4 {\n",
-		"\tlayer4 {\n"+fmt.Sprintf(server, 5432, 5432)+fmt.Sprintf(server, 5433, 443), 1))
-	g.run(t, c)
+		global: layer4(layer4Route(":5432", "sandboxallow postgres", "upstream_port 5432"),
+			layer4Route(":5433", "sandboxallow postgres", "upstream_port 443")),
+	})
 	upstream, err := l.internet.host(openAI, otherAddr)
 	if err != nil {
 		t.Fatal(err)
