@@ -57,6 +57,9 @@ func (s *server) receive(c *tunnel.Client) {
 func (v *visit) recoverPanic() {
 	if p := recover(); p != nil {
 		v.app.panicked("panic in connection handler", p, debug.Stack())
+		if v.attempt != nil {
+			v.attempt.Close()
+		}
 		v.leave()
 		v.held.release()
 	}
@@ -286,7 +289,9 @@ func (v *visit) upstream(*tunnel.Socket) error { return nil }
 
 func (v *visit) join(up *tunnel.Socket, o tunnel.Options) (*tunnel.Tunnel, error) {
 	v.over = true
-	return v.client.Join(up, o), nil
+	t := v.client.Join(up, o)
+	v.client, v.buf, v.attempt = nil, nil, nil // the tunnel keeps the record, and so the rest
+	return t, nil
 }
 
 func (v *visit) conn() (c net.Conn, err error) {

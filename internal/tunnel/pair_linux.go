@@ -18,6 +18,10 @@ const (
 	// there is no more, and no pipe is needed.
 	smallTotal = 128 << 10
 
+	// smallPiece is a piece after which so many are read and written once more:
+	// the stream is, or has become, one of requests and answers.
+	smallPiece = 4 << 10
+
 	// fillsMax is how many times a direction is filled in one turn, so that
 	// others get theirs. A network has no more to give long before; next to a
 	// sender on this host that has, leaving off earlier costs up to half more
@@ -58,7 +62,7 @@ type stream struct {
 	moved *atomic.Int64
 	stock *conduits
 	via   *conduit // nil while there is nothing to hold
-	small int      // bytes that were read
+	small int      // bytes that were read, since the last small piece
 	ended bool
 	gone  error // of a write: where the stream comes from nobody listens any more
 }
@@ -251,8 +255,9 @@ func (p *pair) move(from int, buf []byte) (more bool) {
 		var n int
 		var err error
 		if st.small < smallTotal {
+			st.release() // a pipe from before
 			if n, err = read(src.fd, buf); err == nil && n > 0 {
-				st.small += n
+				st.count(n)
 				src.readable = n == len(buf) || src.ending
 				p.give(from, dst, buf[:n])
 				continue
@@ -269,6 +274,9 @@ func (p *pair) move(from int, buf []byte) (more bool) {
 				st.stock = noPipes
 				continue
 			}
+			if n > 0 {
+				st.count(n)
+			}
 		}
 		switch {
 		case err == unix.EAGAIN:
@@ -277,12 +285,21 @@ func (p *pair) move(from int, buf []byte) (more bool) {
 			p.abort(from, os.NewSyscallError("read", err))
 		case n == 0 && st.via != nil && st.via.buf == nil:
 			st.release()
-			st.stock = noPipes // splice(2) says so of urgent data, too: a read knows
+			st.stock, st.small = noPipes, 0 // splice(2) says so of urgent data, too: a read knows
 		case n == 0:
 			p.finish(from)
 		}
 	}
 	return true
+}
+
+// count counts a piece.
+func (st *stream) count(n int) {
+	if n < smallPiece {
+		st.small = 0
+	} else if st.small < smallTotal {
+		st.small += n
+	}
 }
 
 // give writes bytes that were read, and holds those that are not taken.

@@ -74,6 +74,13 @@ func (a *Attempt) Finish(ctx context.Context) (*tunnel.Socket, error) {
 	})
 }
 
+// Close gives it up.
+func (a *Attempt) Close() {
+	if a.socket != nil {
+		a.socket.Close()
+	}
+}
+
 func (a *Attempt) finishFirst(ctx context.Context) (*tunnel.Socket, error) {
 	if a.failed == nil {
 		a.failed = a.socket.Resume(ctx)
@@ -81,8 +88,6 @@ func (a *Attempt) finishFirst(ctx context.Context) (*tunnel.Socket, error) {
 	if a.failed == nil {
 		return a.socket, nil
 	}
-	if a.socket != nil {
-		a.socket.Close()
-	}
+	a.Close()
 	return nil, a.failed
 }
