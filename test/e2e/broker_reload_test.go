@@ -20,13 +20,16 @@ import (
 
 // Around a reload, as at any other time, a name that a site brokers goes by that site or not at all: no client gets the
 // certificate of the server itself. That a connection is lost which comes just then is how Caddy reloads: with the
-// socket that it waited at, or with the server that had not begun with it.
-func TestBrokerReload(t *testing.T) {
+// server that had not begun with it, or, by a route of layer4, with the socket that it waited at.
+func TestBrokerReload(t *testing.T) { byEachWay(t, testBrokerReload) }
+
+func testBrokerReload(t *testing.T, c config) {
 	const later = "later.example.net" // brokered by the second configuration alone
 	l := newLab(t)
 	bearer := "Bearer {file." + l.secret(t, "openai", openAIKey) + "}"
 	site := brokered(openAI, "", "https://"+openAI, "Authorization", bearer)
-	g, a := l.startBroker(t, config{policy: allowing(openAI, later), sites: site})
+	c.policy, c.sites = allowing(openAI, later), site
+	g, a := l.startBroker(t, c)
 	root := l.trust(t, g)
 	key := field{"Authorization", "Bearer " + openAIKey}
 	for _, name := range []string{openAI, later} {

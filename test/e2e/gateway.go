@@ -54,6 +54,12 @@ const (
 	startTimeout = 30 * time.Second
 )
 
+// byEachWay runs a test where the app accepts TLS by itself, and where a route of layer4 does.
+func byEachWay(t *testing.T, test func(t *testing.T, c config)) {
+	t.Run("listen", func(t *testing.T) { test(t, config{}) })
+	t.Run("layer4", func(t *testing.T) { test(t, config{layer4: true}) })
+}
+
 // start runs the product with a configuration for the time of a test, and waits until it serves.
 func (l *lab) start(tb testing.TB, c config) *gateway {
 	tb.Helper()

@@ -43,24 +43,10 @@ policy strict {
 `
 	pairCaddyfile = `{
 	admin unix/%[2]s
+	%[3]s
 	sandboxallow {
 		policy_file %[1]s
-	}
-	layer4 {
-		172.30.0.20:443 {
-			route {
-				sandboxallow {
-					policy strict
-				}
-			}
-		}
-		172.30.0.21:443 {
-			route {
-				sandboxallow {
-					policy open
-				}
-			}
-		}
+		%[4]s
 	}
 }
 http://:80 {
@@ -103,7 +89,9 @@ var (
 
 // A policy that a listener names must admit too, besides the client's own. Which listener a client comes to is
 // its own choice, so a client that is to be strict whatever it does has a client line.
-func TestListenerPolicies(t *testing.T) {
+func TestListenerPolicies(t *testing.T) { byEachWay(t, testListenerPolicies) }
+
+func testListenerPolicies(t *testing.T, c config) {
 	const metadata = "metadata.google.internal"
 	l := newLab(t)
 	anybody, listed := sandboxAddr, netip.MustParseAddr("172.30.0.70")
@@ -123,7 +111,12 @@ func TestListenerPolicies(t *testing.T) {
 	}
 	g := l.prepare(t, config{policy: pairPolicy})
 	g.write(t, "Corefile", fmt.Sprintf(pairCorefile, g.policyFile))
-	g.write(t, "Caddyfile", fmt.Sprintf(pairCaddyfile, g.policyFile, g.path(adminSocket)))
+	routes, listen := "", "listen 172.30.0.20:443 {\npolicy strict\n}\nlisten 172.30.0.21:443 {\npolicy open\n}"
+	if c.layer4 {
+		routes = layer4(layer4Route("172.30.0.20:443", "sandboxallow", "policy strict"), layer4Route("172.30.0.21:443", "sandboxallow", "policy open"))
+		listen = ""
+	}
+	g.write(t, "Caddyfile", fmt.Sprintf(pairCaddyfile, g.policyFile, g.path(adminSocket), routes, listen))
 	g.run(t, config{})
 	for _, name := range []string{allowedHost, evilHost, metadata} {
 		if _, err := l.internet.host(name, webAddr); err != nil {
