@@ -225,6 +225,9 @@ func (a *App) Start() error {
 	if _, err := a.sites(); err != nil {
 		return err
 	}
+	if err := a.listenAlone(); err != nil {
+		return err
+	}
 	a.store.Start()
 	if err := a.listen(); err != nil {
 		a.store.Stop()
