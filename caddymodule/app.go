@@ -1,6 +1,7 @@
 // Package caddymodule is sandboxallow's part of Caddy: the app that holds the policy, the resolver and the
-// limits, the layer4 handler that decides on connections by TLS, those of PostgreSQL too, and tunnels them, and the
-// HTTP handler that decides on requests and forwards them, as a forward proxy too.
+// limits, and accepts connections by TLS, decides on them and tunnels them, the layer4 handler that does so with those
+// of a route, and of PostgreSQL too, and the HTTP handler that decides on requests and forwards them, as a forward
+// proxy too.
 package caddymodule
 
 import (
@@ -222,6 +223,9 @@ func parseAddresses(ss []string) ([]netip.Prefix, error) {
 // configuration opened it.
 func (a *App) Start() error {
 	if _, err := a.sites(); err != nil {
+		return err
+	}
+	if err := a.listenAlone(); err != nil {
 		return err
 	}
 	a.store.Start()

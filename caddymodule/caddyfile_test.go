@@ -14,6 +14,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddytest"
 	"github.com/prometheus/client_golang/prometheus"
 
+	_ "github.com/mholt/caddy-l4/modules/l4proxyprotocol"
+
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 )
 

@@ -14,7 +14,7 @@ type entrance struct {
 }
 
 func newEntrance(string) (*entrance, error) {
-	return nil, errors.New("is for Linux, elsewhere the layer4 app has listeners")
+	return nil, errors.New("is for Linux, elsewhere a `sandboxallow` route of the layer4 app does the same")
 }
 
 func (*entrance) serve(*server) error { return nil }

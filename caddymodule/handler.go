@@ -68,7 +68,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = app
-	app.feeders++
+	if h.Protocol == "" { // which leads to sites
+		app.feeders++
+	}
 	return app.needPolicy(h.Policy, h.PolicyAt)
 }
 

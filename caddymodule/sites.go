@@ -115,7 +115,7 @@ func (a *App) findSites() (*sites, error) {
 // warnOfSites warns about sites that nobody can get to.
 func (a *App) warnOfSites() {
 	if s, err := a.sites(); err == nil && len(s.names)+len(s.patterns) > 0 && a.feeders == 0 {
-		a.log.Warn("no handler leads to the sites with `sandboxallow broker`: the layer4 app needs a `sandboxallow` route on :443")
+		a.log.Warn("nothing leads to the sites with `sandboxallow broker`: the sandboxallow app needs `listen :443`")
 	}
 }
 

@@ -212,3 +212,26 @@ func TestWarnOfSites(t *testing.T) {
 		})
 	}
 }
+
+// What leads to sites, and is counted so that nobody needs to be warned.
+func TestFeeders(t *testing.T) {
+	for _, tc := range []struct {
+		name, option, globals string
+		want                  int
+	}{
+		{"nothing", "", "", 0},
+		{"listen", "listen :443\nlisten :8443 {\nupstream_port 443\n}", "", 2},
+		{"a route", "", "layer4 {\n:443 {\nroute {\nsandboxallow\n}\n}\n}\n", 1},
+		{"a route of PostgreSQL", "", "layer4 {\n:5432 {\nroute {\nsandboxallow postgres\n}\n}\n}\n", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx, err := caddy.ProvisionContext(adapt(t, "{\n"+tc.globals+"sandboxallow {\nallow a.b\n"+tc.option+"\n}\n}\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if app, err := appOf(ctx); err != nil || app.feeders != tc.want {
+				t.Errorf("%d, %v, want %d", app.feeders, err, tc.want)
+			}
+		})
+	}
+}

@@ -52,7 +52,8 @@ func (p *Policy) judge(n Name, port uint16) Judgement {
 	j := Judgement{Policy: p.name, Mode: p.mode}
 	for i := range p.rules {
 		r := &p.rules[i]
-		if !r.matches(n) || !r.deny && r.scope != exact && MetadataName(n) {
+		spec := ruleSpec{name: Name{p.ruleName(r)}, scope: r.scope}
+		if !spec.matches(n) || !r.deny && r.scope != exact && MetadataName(n) {
 			continue
 		}
 		j.Matches = append(j.Matches, Match{Rule: p.ruleAt(uint32(i)), Deny: r.deny, OnPort: p.covers(r, port)})
@@ -151,7 +152,7 @@ func (p *Policy) weighAnyPort(n Name, matches []Match) Decision {
 
 // deeper returns the more specific of two rules, the first of two alike.
 func (p *Policy) deeper(a, b Rule) Rule {
-	if a.IsZero() || len(p.rules[b.n-1].name) > len(p.rules[a.n-1].name) {
+	if a.IsZero() || p.rules[b.n-1].size > p.rules[a.n-1].size {
 		return b
 	}
 	return a
@@ -162,13 +163,14 @@ func (p *Policy) belowAdmitted(n Name) bool {
 	allowed := false
 	for i := range p.rules {
 		r := &p.rules[i]
-		coversBelow := r.scope != exact && (r.name == n.s || strings.HasSuffix(n.s, "."+r.name))
+		name := p.ruleName(r)
+		coversBelow := r.scope != exact && (name == n.s || strings.HasSuffix(n.s, "."+name))
 		switch {
 		case r.deny:
 			if coversBelow && p.covers(r, AnyPort) {
 				return false
 			}
-		case coversBelow, strings.HasSuffix(r.name, "."+n.s):
+		case coversBelow, strings.HasSuffix(name, "."+n.s):
 			allowed = true
 		}
 	}

@@ -70,7 +70,7 @@ func disagreement(sel Selection, n Name, port uint16, d Decision) error {
 			return fmt.Errorf("the rule %q is of the wrong kind for %s", r.Text(), outcome(d))
 		case port != AnyPort && m.OnPort != (d.Verdict == Allow || d.Reason == ReasonDenied):
 			return fmt.Errorf("the rule %q is about another port", r.Text())
-		case port != AnyPort && len(r.p.rules[r.n-1].name) != len(e.Decision.Rule.p.rules[e.Decision.Rule.n-1].name):
+		case port != AnyPort && r.p.rules[r.n-1].size != e.Decision.Rule.p.rules[e.Decision.Rule.n-1].size:
 			return fmt.Errorf("Lookup cites %q, Explain %q", d.Rule.Text(), e.Decision.Rule.Text())
 		}
 	}

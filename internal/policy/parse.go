@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -136,6 +137,7 @@ func (c *compiler) policy(head Line, name string, body []Line) error {
 		}
 	}
 	p := b.p
+	p.names = string(b.names)
 	if p.ports == nil {
 		p.ports = defaultPorts
 	}
@@ -157,6 +159,7 @@ type builder struct {
 	p     *Policy
 	mode  bool              // there was a mode line
 	ports map[string]uint32 // index of a set of ports in p.portSets
+	names []byte            // p.names, as yet
 }
 
 const directives = "accepted are mode, preset, allow, deny, allow_list, ports, client and private"
@@ -259,7 +262,14 @@ func (b *builder) rule(file uint16, line int, text string, deny bool) error {
 	if len(b.p.rules) == maxRules {
 		return fmt.Errorf("%s:%d: more than %d rules", b.p.files[file], line, maxRules)
 	}
-	r := rule{name: spec.name.s, line: uint32(line), file: file, scope: spec.scope, deny: deny}
+	if uint64(len(b.names)) > math.MaxUint32-maxName {
+		return fmt.Errorf("%s:%d: rules whose names have more than 4 GiB", b.p.files[file], line)
+	}
+	r := rule{
+		at: uint32(len(b.names)), size: uint8(len(spec.name.s)),
+		line: uint32(line), file: file, scope: spec.scope, deny: deny,
+	}
+	b.names = append(b.names, spec.name.s...)
 	if spec.ports != nil {
 		r.ports = b.portSet(spec.ports)
 	}
@@ -294,6 +304,7 @@ func (b *builder) list(l Line, path string) error {
 		return err
 	}
 	b.p.rules = slices.Grow(b.p.rules, strings.Count(f.data, "\n"))
+	b.names = slices.Grow(b.names, len(f.data))
 	return listLines(f.data, func(line int, rule string) error {
 		if strings.ContainsAny(rule, " \t") {
 			return fmt.Errorf("%s:%d: several words %s, accepted is one rule a line", f.path, line, quote(rule))
@@ -404,7 +415,7 @@ func (p *Policy) appendRule(b []byte, r *rule) []byte {
 	case below:
 		b = append(b, "*."...)
 	}
-	b = append(b, r.name...)
+	b = append(b, p.ruleName(r)...)
 	for i, port := range p.portSets[r.ports] {
 		if i == 0 {
 			b = append(b, ':')

@@ -39,6 +39,7 @@ type Policy struct {
 	files    []string   // where rules stand
 	portSets [][]uint16 // the ports of rules; [0] is nil
 	rules    []rule     // in the order of the document
+	names    string     // that rules are written with, one behind the other
 	table    *table
 	grants   []grant
 }
@@ -59,7 +60,8 @@ const policyPorts = 1 << 16
 
 // compile fills the table from the rules.
 func (p *Policy) compile() {
-	p.table = newTable(len(p.rules) + len(p.rules)/2)
+	// One and a half nodes for a rule, and room for names of no rule: to grow would take the memory of a second table.
+	p.table = newTable(len(p.rules) * 8 / 5)
 	for _, m := range metadataNames {
 		p.table.insert(m, 0).flags |= metadata
 	}
@@ -69,7 +71,7 @@ func (p *Policy) compile() {
 		if !r.deny {
 			ancestors = allowsBelow
 		}
-		n := p.table.insert(r.name, ancestors)
+		n := p.table.insert(p.ruleName(r), ancestors)
 		if r.scope == exact || r.scope == suffix && (r.deny || n.flags&metadata == 0) {
 			n.exact = p.add(n.exact, uint32(i))
 		}

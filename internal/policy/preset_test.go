@@ -22,12 +22,12 @@ func TestPresets(t *testing.T) {
 			p := set.policies[0]
 			seen := make(map[string]bool)
 			for i := range p.rules {
-				r := &p.rules[i]
-				if seen[r.name] {
-					t.Errorf("%s twice", r.name)
+				r, rule := &p.rules[i], p.ruleName(&p.rules[i])
+				if seen[rule] {
+					t.Errorf("%s twice", rule)
 				}
-				seen[r.name] = true
-				if n := mustName(t, r.name); specialUse(n) || MetadataName(n) {
+				seen[rule] = true
+				if n := mustName(t, rule); specialUse(n) || MetadataName(n) {
 					t.Errorf("%s is no public name", n)
 				}
 				if name != "agents-wide" && (r.scope != exact || r.ports != 0) {

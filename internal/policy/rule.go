@@ -25,30 +25,35 @@ const (
 const anyPort = 0
 
 // rule is one allow or deny rule of a policy, compiled from one word of a document or one line of a list.
-// A million of them are held: keep it small.
+// A million of them are held: keep it small, and without pointers, which the collector would follow each time.
 type rule struct {
-	name  string
-	ports uint32 // index into Policy.ports; 0: none written
+	at    uint32 // of its name, in Policy.names
+	ports uint32 // index into Policy.portSets; 0: none written
 	line  uint32
 	file  uint16 // index into Policy.files
+	size  uint8  // of its name in octets
 	scope scope
 	deny  bool
 }
 
-// matches reports whether the rule covers the name, whatever the port. It is the definition that the
-// look-up table is tested against.
-func (r *rule) matches(n Name) bool {
-	if r.scope != below && n.s == r.name {
-		return true
-	}
-	return r.scope != exact && len(n.s) > len(r.name) && strings.HasSuffix(n.s, r.name) && n.s[len(n.s)-len(r.name)-1] == '.'
-}
+// ruleName returns the name that a rule is written with.
+func (p *Policy) ruleName(r *rule) string { return p.names[r.at : r.at+uint32(r.size)] }
 
 // ruleSpec is a rule as parsed: `name[:port[,port...]]`.
 type ruleSpec struct {
 	name  Name
 	scope scope
 	ports []uint16 // nil: none written; [anyPort]: `:*`
+}
+
+// matches reports whether the rule covers the name, whatever the port. It is the definition that the
+// look-up table is tested against.
+func (r ruleSpec) matches(n Name) bool {
+	name := r.name.s
+	if r.scope != below && n.s == name {
+		return true
+	}
+	return r.scope != exact && len(n.s) > len(name) && strings.HasSuffix(n.s, name) && n.s[len(n.s)-len(name)-1] == '.'
 }
 
 // parseRule parses one rule as it stands in a document or a list.

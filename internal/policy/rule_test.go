@@ -7,8 +7,8 @@ import (
 
 // ruleText returns the canonical text of a rule as parsed.
 func ruleText(spec ruleSpec) string {
-	p := &Policy{portSets: [][]uint16{nil, spec.ports}}
-	r := rule{name: spec.name.s, scope: spec.scope}
+	p := &Policy{portSets: [][]uint16{nil, spec.ports}, names: spec.name.s}
+	r := rule{size: uint8(len(p.names)), scope: spec.scope}
 	if spec.ports != nil {
 		r.ports = 1
 	}
@@ -140,14 +140,13 @@ func TestRuleMatches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := rule{name: spec.name.s, scope: spec.scope}
 		for s := range strings.FieldsSeq(tc.yes) {
-			if !r.matches(mustName(t, s)) {
+			if !spec.matches(mustName(t, s)) {
 				t.Errorf("%s does not match %s", tc.rule, s)
 			}
 		}
 		for s := range strings.FieldsSeq(tc.no) {
-			if r.matches(mustName(t, s)) {
+			if spec.matches(mustName(t, s)) {
 				t.Errorf("%s matches %s", tc.rule, s)
 			}
 		}

@@ -94,23 +94,18 @@ func readFile(path string) (file, error) {
 	if f.info.Size() > maxFile {
 		return f, tooLarge
 	}
-	buf := make([]byte, 0, f.info.Size()+1)
-	for {
-		n, err := r.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		switch {
-		case err == io.EOF:
-			f.sum = sha256.Sum256(buf)
-			f.data = string(buf)
-			return f, nil
-		case err != nil:
-			return f, err
-		case len(buf) > maxFile:
-			return f, tooLarge
-		case len(buf) == cap(buf):
-			buf = append(buf, 0)[:len(buf)]
-		}
+	var text strings.Builder // not a slice, of which the string would be a copy
+	text.Grow(int(f.info.Size()))
+	h := sha256.New()
+	switch n, err := io.Copy(io.MultiWriter(&text, h), io.LimitReader(r, maxFile+1)); {
+	case err != nil:
+		return f, err
+	case n > maxFile:
+		return f, tooLarge
 	}
+	h.Sum(f.sum[:0])
+	f.data = text.String()
+	return f, nil
 }
 
 // snapshot is one read of everything that a source names: what is compiled is what was read at once.

@@ -29,7 +29,7 @@ func ruleWarnings(r ruleSpec) []string {
 	}
 	var doh []string
 	for _, d := range dohResolvers {
-		if (&rule{name: n, scope: r.scope}).matches(Name{d}) {
+		if r.matches(Name{d}) {
 			doh = append(doh, d)
 		}
 	}

@@ -24,7 +24,8 @@ func resolving(name, against string) measure {
 	return measure{
 		name: name,
 		text: fmt.Sprintf("dnsperf: UDP, %d questions in flight on %d sockets, A with EDNS. Of ten names five are below a zone of the "+
-			"rules, three are single names of them, two are denied. Before that %d replies are checked one by one.",
+			"rules, three are single names of them, two are denied. Before that %d replies are checked one by one. The server has one "+
+			"half of the processors and dnsperf the other: questions/s are what the server can answer, or dnsperf ask if that is less.",
 			dnsInFlight, dnsClients, dnsProof),
 		against: against,
 		columns: []column{

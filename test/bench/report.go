@@ -29,8 +29,8 @@ What `+"`%s`"+` wrote on %s. It took %v, builds included.
 Figures are the medians of %d rounds of %v (%d where each round starts anew), in which the peers of a table took
 turns. A ratio (×) is the median of the ratios within the rounds; ± is half the distance between the best and the
 worst round, of the first figure. CPU is what the kernel accounts to the processes of the server, user and system;
-clients and upstream have the same cores, so figures per second are for comparison only. A peer that failed has no
-figures.
+clients and upstream have the same cores unless a table says otherwise, so figures per second are for comparison only.
+A peer that failed has no figures.
 
 `, r.command, r.began.Format("2006-01-02"), r.took.Round(time.Second), r.pace.rounds, r.pace.window, r.pace.anew)
 	r.printMachine(w)

@@ -16,6 +16,9 @@ type suite struct {
 	peers    []peer
 	measures []measure
 
+	// apart has servers and clients run on different processors. It is not for peers that are started anew.
+	apart bool
+
 	// anew has the peers started for each figure, one at a time, and not all of them at the beginning: for what a
 	// server that has had a load before would answer differently.
 	anew bool
@@ -95,6 +98,17 @@ type row struct {
 // run starts the peers and takes each measure, round by round, from each of them. It returns an error only
 // if it was interrupted.
 func (s suite) run(ctx context.Context, p pace) ([]table, error) {
+	var h *halves
+	if s.apart {
+		var err error
+		if h, err = divide(); err != nil {
+			return nil, err
+		}
+		defer h.join()
+	}
+	if err := h.forServers(); err != nil {
+		return nil, err
+	}
 	servers := make([]*server, len(s.peers))
 	failed := make([]error, len(s.peers))
 	for i, peer := range s.peers {
@@ -110,6 +124,9 @@ func (s suite) run(ctx context.Context, p pace) ([]table, error) {
 		if failed[i] != nil {
 			fmt.Fprintf(os.Stderr, "bench: %s: %s: %v\n", s.name, peer.name, failed[i])
 		}
+	}
+	if err := h.forClients(); err != nil {
+		return nil, err
 	}
 	if s.anew {
 		p.rounds = p.anew

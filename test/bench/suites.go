@@ -72,7 +72,7 @@ func suites(l *lab) []suite {
 		if rules < 1_000_000 { // where it would take a second for each question
 			peers = append(peers, templates(l, peerTemplates, rules))
 		}
-		all = append(all, suite{name: "dns", peers: peers, measures: []measure{resolving(measureDNS(rules), peerWhoami)}})
+		all = append(all, suite{name: "dns", apart: true, peers: peers, measures: []measure{resolving(measureDNS(rules), peerWhoami)}})
 	}
 	tunnelling := []peer{
 		gateway(l, peerOurs, byDNS),

@@ -64,21 +64,11 @@ const caddyfileText = `{
 		policy_file policy
 		resolvers   %[5]s
 		poll        100ms
-	}
-	layer4 {
-		127.0.0.1:%[1]d {
-			route {
-				sandboxallow {
-					upstream_port 443
-				}
-			}
+		listen      127.0.0.1:%[1]d {
+			upstream_port 443
 		}
-		127.0.0.1:%[2]d {
-			route {
-				sandboxallow {
-					upstream_port %[6]d
-				}
-			}
+		listen      127.0.0.1:%[2]d {
+			upstream_port %[6]d
 		}
 	}
 }

@@ -16,10 +16,14 @@ import (
 
 // Whoever is in the sandbox sends what it likes. One name is allowed; whatever is not a ClientHello for that
 // name gets no further than the gateway: not a packet, and not a question to the resolver.
-func TestAttacker(t *testing.T) {
+func TestAttacker(t *testing.T) { byEachWay(t, testAttacker) }
+
+func testAttacker(t *testing.T, c config) {
+	t.Parallel() // it waits for most of the time: denials alike are logged once a second
 	const allowed = "api.example.com"
 	l := newLab(t)
-	g := l.start(t, config{policy: allowing(allowed)})
+	c.policy = allowing(allowed)
+	g := l.start(t, c)
 	for name, a := range map[string]netip.Addr{allowed: webAddr, "evil.example.net": otherAddr} {
 		if _, err := l.internet.host(name, a); err != nil {
 			t.Fatal(err)

@@ -20,13 +20,16 @@ import (
 
 // Around a reload, as at any other time, a name that a site brokers goes by that site or not at all: no client gets the
 // certificate of the server itself. That a connection is lost which comes just then is how Caddy reloads: with the
-// socket that it waited at, or with the server that had not begun with it.
-func TestBrokerReload(t *testing.T) {
+// server that had not begun with it, or, by a route of layer4, with the socket that it waited at.
+func TestBrokerReload(t *testing.T) { byEachWay(t, testBrokerReload) }
+
+func testBrokerReload(t *testing.T, c config) {
 	const later = "later.example.net" // brokered by the second configuration alone
 	l := newLab(t)
 	bearer := "Bearer {file." + l.secret(t, "openai", openAIKey) + "}"
 	site := brokered(openAI, "", "https://"+openAI, "Authorization", bearer)
-	g, a := l.startBroker(t, config{policy: allowing(openAI, later), sites: site})
+	c.policy, c.sites = allowing(openAI, later), site
+	g, a := l.startBroker(t, c)
 	root := l.trust(t, g)
 	key := field{"Authorization", "Bearer " + openAIKey}
 	for _, name := range []string{openAI, later} {
@@ -160,16 +163,13 @@ func TestBrokerMistakes(t *testing.T) {
 func TestBrokerPostgres(t *testing.T) {
 	l := newLab(t)
 	bearer := "Bearer {file." + l.secret(t, "openai", openAIKey) + "}"
-	c := config{
+	g := l.start(t, config{
 		policy: allowing(openAI + ":443,5432"),
 		sites:  brokered(openAI, "", "https://"+openAI, "Authorization", bearer),
 		env:    []string{l.publicRoots(t)},
-	}
-	g := l.prepare(t, c)
-	const server = "\t\t:%d {\n\t\t\troute {\n\t\t\t\tsandboxallow postgres {\n\t\t\t\t\tupstream_port %d\n\t\t\t\t}\n\t\t\t}\n\t\t}\n"
-	g.write(t, "Caddyfile", strings.Replace(g.read(t, "Caddyfile"), "\tlayer4 {\n",
-		"\tlayer4 {\n"+fmt.Sprintf(server, 5432, 5432)+fmt.Sprintf(server, 5433, 443), 1))
-	g.run(t, c)
+		global: layer4(layer4Route(":5432", "sandboxallow postgres", "upstream_port 5432"),
+			layer4Route(":5433", "sandboxallow postgres", "upstream_port 443")),
+	})
 	upstream, err := l.internet.host(openAI, otherAddr)
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,8 +21,9 @@ import (
 type config struct {
 	policy  string // the document
 	options string // further lines of the global option of the Caddyfile
-	listen  string // of the layer4 server; by default port 443 of all addresses
-	handler string // further lines of its handler
+	listen  string // where TLS is accepted; by default port 443 of all addresses
+	handler string // lines of what decides on it
+	layer4  bool   // by a route of layer4, in place of the option of the app
 	http    string // further lines of the handler on port 80
 	proxy   string // further lines of the forward proxy on port 8080
 	tlsOnly bool   // neither of these two
@@ -51,6 +53,12 @@ const (
 	adminSocket  = "admin.sock"     // Caddy's
 	startTimeout = 30 * time.Second
 )
+
+// byEachWay runs a test where the app accepts TLS by itself, and where a route of layer4 does.
+func byEachWay(t *testing.T, test func(t *testing.T, c config)) {
+	t.Run("listen", func(t *testing.T) { test(t, config{}) })
+	t.Run("layer4", func(t *testing.T) { test(t, config{layer4: true}) })
+}
 
 // start runs the product with a configuration for the time of a test, and waits until it serves.
 func (l *lab) start(tb testing.TB, c config) *gateway {
@@ -125,9 +133,17 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 	prometheus %s
 }
 `, gatewayAddr, gatewayAddr6, answer, g.policyFile, c.plugin, metricsAddr))
-	postgres := ""
+	listen := fmt.Sprintf("listen %s {\n\t\t\t%s\n\t\t}", c.listen, c.handler)
+	var routes []string
+	if c.layer4 {
+		listen = ""
+		routes = append(routes, layer4Route(c.listen, "sandboxallow", c.handler))
+	}
 	if c.postgres {
-		postgres = fmt.Sprintf(":%d {\n\t\t\troute {\n\t\t\t\tsandboxallow postgres\n\t\t\t}\n\t\t}", dbPort)
+		routes = append(routes, layer4Route(fmt.Sprintf(":%d", dbPort), "sandboxallow postgres", ""))
+	}
+	if len(routes) > 0 {
+		c.global += "\n" + layer4(routes...)
 	}
 	caddyfile := fmt.Sprintf(`{
 	admin unix/%s
@@ -135,19 +151,10 @@ func (l *lab) prepare(tb testing.TB, c config) *gateway {
 	sandboxallow {
 		policy_file %s
 		%s
-	}
-	layer4 {
-		%s {
-			route {
-				sandboxallow {
-					%s
-				}
-			}
-		}
 		%s
 	}
 }
-`, g.path(adminSocket), c.global, g.policyFile, c.options, c.listen, c.handler, postgres)
+`, g.path(adminSocket), c.global, g.policyFile, listen, c.options)
 	if !c.tlsOnly {
 		caddyfile += fmt.Sprintf(`http://:80 {
 	sandboxallow {
@@ -163,6 +170,14 @@ http://:8080 {
 	}
 	g.write(tb, "Caddyfile", caddyfile+c.sites)
 	return g
+}
+
+// layer4 is the global option of a Caddyfile for the layer4 app.
+func layer4(servers ...string) string { return "\tlayer4 {\n" + strings.Join(servers, "") + "\t}\n" }
+
+// layer4Route is a server in it, with one route without matchers, and lines for its handler.
+func layer4Route(listen, handler, lines string) string {
+	return fmt.Sprintf("\t\t%s {\n\t\t\troute {\n\t\t\t\t%s {\n\t\t\t\t\t%s\n\t\t\t\t}\n\t\t\t}\n\t\t}\n", listen, handler, lines)
 }
 
 func (g *gateway) startCoreDNS(tb testing.TB, env []string) *process {

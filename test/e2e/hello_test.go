@@ -17,9 +17,12 @@ import (
 )
 
 // What a client may send first, against an upstream that sends everything back: it arrives unchanged.
-func TestHello(t *testing.T) {
+func TestHello(t *testing.T) { byEachWay(t, testHello) }
+
+func testHello(t *testing.T, c config) {
 	l := newLab(t)
-	g := l.start(t, config{policy: "policy default {\n\tallow echo.example.com api.example.com\n}\n"})
+	c.policy = allowing("echo.example.com", "api.example.com")
+	g := l.start(t, c)
 	l.internet.dns.set("echo.example.com", addrs(webAddr))
 	upstream, err := l.internet.serve(l.internet.ns, netip.AddrPortFrom(webAddr, 443), echo)
 	if err != nil {

@@ -86,13 +86,15 @@ func closeAll(conns []net.Conn) {
 func TestDescriptors(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		env  []string
+		config
 	}{
-		{"ops-010", nil},
-		{"ops-010/one thread", []string{"GOMAXPROCS=1"}},
+		{"ops-010", config{}},
+		{"ops-010/one thread", config{env: []string{"GOMAXPROCS=1"}}},
+		{"ops-010/layer4", config{layer4: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, g := limitLab(t, config{files: 256, env: tc.env})
+			tc.files = 256
+			_, g := limitLab(t, tc.config)
 			g.stampede(t, gatewayTLS) // before there was any other connection
 			g.serves(t)
 			for range 3 {
@@ -244,8 +246,11 @@ func TestCrowds(t *testing.T) {
 }
 
 // max_tunnels is kept to the number.
-func TestMaxTunnels(t *testing.T) {
-	l, g := limitLab(t, config{options: "max_tunnels 10"})
+func TestMaxTunnels(t *testing.T) { byEachWay(t, testMaxTunnels) }
+
+func testMaxTunnels(t *testing.T, c config) {
+	c.options = "max_tunnels 10"
+	l, g := limitLab(t, c)
 	conns, errs := l.crowd(t, 30)
 	defer closeAll(conns)
 	served := len(slices.DeleteFunc(errs, func(err error) bool { return err != nil }))

@@ -30,7 +30,7 @@ const matrixPolicy = `policy default {
 }
 `
 
-// matrix is a lab with the product as the examples set it up, and with names for each kind of decision.
+// matrix is a lab with the product, and with names for each kind of decision.
 type matrix struct {
 	*lab
 	g       *gateway
@@ -39,10 +39,10 @@ type matrix struct {
 	tables  *tables              // what the clients are known to say
 }
 
-func newMatrix(t *testing.T) *matrix {
+func newMatrix(t *testing.T, start func(l *lab) *gateway) *matrix {
 	t.Helper()
 	l := newLab(t)
-	m := &matrix{lab: l, g: l.startExamples(t, matrixPolicy), servers: make(map[string][]*server), tables: readTables(t)}
+	m := &matrix{lab: l, g: start(l), servers: make(map[string][]*server), tables: readTables(t)}
 	for name, a := range map[string]netip.Addr{
 		"api.example.com":     webAddr,
 		"www.example.org":     otherAddr,
@@ -72,7 +72,7 @@ func newMatrix(t *testing.T) *matrix {
 // Every client by every way that it has: an allowed name works, and each kind of denial fails in the client's
 // own words, at once. docs/what-clients-say.md has these words.
 func TestClients(t *testing.T) {
-	m := newMatrix(t)
+	m := newMatrix(t, func(l *lab) *gateway { return l.startExamples(t, matrixPolicy) })
 	labels := make(map[string][]string) // of the rows of each table
 	for i := range clients {
 		c := &clients[i]
@@ -104,6 +104,20 @@ func TestClients(t *testing.T) {
 		m.tables.hasRows(t, id, rows)
 	}
 	m.tables.save(t)
+}
+
+// By a route of layer4, clients of several TLS libraries say the same.
+func TestClientsByRoute(t *testing.T) {
+	m := newMatrix(t, func(l *lab) *gateway { return l.start(t, config{policy: matrixPolicy, layer4: true}) })
+	for i := range clients {
+		c := &clients[i]
+		if slices.Contains([]string{"curl", "node", "go-pure", "openssl", "gnutls"}, c.name) {
+			t.Run(c.name, func(t *testing.T) {
+				c.ready(t, m.lab)
+				m.try(t, c, overTLS)
+			})
+		}
+	}
 }
 
 // try is the row of one client and one way.

@@ -5,11 +5,15 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -260,6 +264,98 @@ func TestConfigMap(t *testing.T) {
 		}
 		g.refuses(t, "one.example.com")
 	})
+}
+
+// visitors has clients get a page, each time over a new connection, while do runs. Lost are those whose connection is
+// reset, or closed.
+func (l *lab) visitors(t *testing.T, do func()) (served, lost int64) {
+	t.Helper()
+	done := make(chan struct{})
+	var clients sync.WaitGroup
+	var good, bad atomic.Int64
+	for range 4 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				switch body, err := l.get("api.example.com"); {
+				case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
+					bad.Add(1)
+				case err != nil || body != page("api.example.com"):
+					t.Errorf("%q, %v", body, err)
+					return
+				default:
+					good.Add(1)
+				}
+			}
+		})
+	}
+	func() {
+		defer close(done) // if do ends the test, too
+		do()
+	}()
+	clients.Wait()
+	t.Logf("%d served, %d lost", good.Load(), bad.Load())
+	return good.Load(), bad.Load()
+}
+
+// reloadCaddy has Caddy take its Caddyfile, whether it has changed or not.
+func (g *gateway) reloadCaddy(t *testing.T) {
+	t.Helper()
+	g.inGateway(t, nil, "caddy reload --force --config Caddyfile --adapter caddyfile --address unix/"+adminSocket)
+}
+
+// The socket of a listen option outlives the configuration: a reload loses nobody.
+func TestListenReload(t *testing.T) {
+	l := reloadLab(t)
+	g := l.start(t, config{policy: allowing("api.example.com")})
+	served, lost := l.visitors(t, func() {
+		for range 6 {
+			g.reloadCaddy(t)
+		}
+	})
+	if served < 50 || lost != 0 {
+		t.Errorf("%d served, and %d lost", served, lost)
+	}
+}
+
+// From a route of layer4 to the option of the app and back, by `caddy reload`: both share the port for a moment. What is
+// open goes on. Whoever connects meanwhile is served, but for those who wait at the socket that closes.
+func TestWayReload(t *testing.T) {
+	l := reloadLab(t)
+	g := l.prepare(t, config{policy: allowing("echo.example.com", "api.example.com"), layer4: true})
+	route := g.read(t, "Caddyfile")
+	listen := strings.NewReplacer(layer4(layer4Route(":443", "sandboxallow", "")), "",
+		"policy_file "+g.policyFile, "policy_file "+g.policyFile+"\n\t\tlisten :443").Replace(route)
+	g.run(t, config{})
+
+	open := []net.Conn{l.open(t, "echo.example.com")}
+	served, lost := l.visitors(t, func() {
+		for i := range 6 {
+			g.write(t, "Caddyfile", []string{listen, route}[i%2])
+			g.reloadCaddy(t)
+			open = append(open, l.open(t, "echo.example.com"))
+		}
+	})
+	if served < 50 || lost > served/10 {
+		t.Errorf("%d served, and %d lost", served, lost)
+	}
+	for i, c := range open {
+		if err := exchangeBytes(c, []byte("still open")); err != nil {
+			t.Errorf("a tunnel from before %d reloads: %v", len(open)-1-i, err)
+		}
+	}
+	// All are the last configuration's.
+	g.setPolicy(t, allowing("api.example.com"))
+	for i, c := range open {
+		_ = c.SetReadDeadline(time.Now().Add(applies))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a tunnel from before %d reloads, after its name was removed: %v, want a reset", len(open)-1-i, err)
+		}
+	}
 }
 
 // Signals and commands with which CoreDNS and Caddy reload their own configuration.

@@ -16,10 +16,13 @@ import (
 )
 
 // How tunnels end, and what they leave behind.
-func TestTunnel(t *testing.T) {
+func TestTunnel(t *testing.T) { byEachWay(t, testTunnel) }
+
+func testTunnel(t *testing.T, c config) {
 	const name, idle = "up.example.com", 2 * time.Second
 	l := newLab(t)
-	g := l.start(t, config{policy: allowing(name), options: "idle_timeout 2s\n\t\thello_timeout 1s"})
+	c.policy, c.options = allowing(name), "idle_timeout 2s\n\t\thello_timeout 1s"
+	g := l.start(t, c)
 	l.internet.dns.set(name, addrs(webAddr))
 	// The upstream's end of each tunnel, once the hello has gone back.
 	upstreams := make(chan *net.TCPConn)

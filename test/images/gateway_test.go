@@ -23,13 +23,7 @@ var firewall = map[string]string{
 	admin unix//tmp/admin.sock
 	sandboxallow {
 		policy_file /etc/sandboxallow/policy
-	}
-	layer4 {
-		:443 {
-			route {
-				sandboxallow
-			}
-		}
+		listen :443
 	}
 }
 http://:9154 {
