@@ -39,6 +39,9 @@ func parseListenAddress(s string) (string, error) {
 			return "", bad
 		}
 		na.Host = addr.Unmap().String()
+		if addr.Unmap().IsUnspecified() { // either of which is both families
+			na.Host = ""
+		}
 	}
 	return na.JoinHostPort(0), nil
 }

@@ -25,7 +25,6 @@ func TestListenAlone(t *testing.T) {
 		{"a site of one address", "listen 172.30.0.20:443", "", site("https://www.example.com", "bind 172.30.0.20"), "http app"},
 		{"a site of another address", "listen 172.30.0.20:443", "", site("https://www.example.com", "bind 172.30.0.21"), ""},
 		{"a site that brokers", "listen :443", "", "https://www.example.com {\nsandboxallow broker\n}\n", ""},
-		{"itself", "listen :443\nlisten [::]:443 {\npolicy default\n}", "", "", "listen [::]:443: listen :443 listens there, too"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx, err := caddy.ProvisionContext(adapt(t, "{\nstorage file_system "+t.TempDir()+"\n"+tc.globals+

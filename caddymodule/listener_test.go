@@ -50,6 +50,7 @@ func TestListenProvisionErrors(t *testing.T) {
 		{"in two listeners", "listen 127.0.3.1:1\nlisten 127.0.3.1:1 {\nupstream_port 2\n}", "listen: 127.0.3.1:1 is given twice"},
 		{"in another spelling", "listen [::1]:1 [0:0::1]:1", "listen: [::1]:1 is given twice"},
 		{"mapped", "listen 127.0.3.1:1 [::ffff:127.0.3.1]:1", "listen: 127.0.3.1:1 is given twice"},
+		{"all addresses", "listen :1\nlisten [::]:1 0.0.0.0:1 {\npolicy default\n}", "listen: :1 is given twice"},
 		{"port in another spelling", "listen :1 :01", "listen: :1 is given twice"},
 		{"network in another spelling", "listen :1 tcp/:1", "listen: :1 is given twice"},
 		{"unknown policy", "listen 127.0.3.1:1 {\nupstream_port 2\npolicy strict\n}", `Caddyfile:6: policy "strict" does not exist, accepted are default`},

@@ -34,8 +34,9 @@ type visit struct {
 	set     *policy.Set
 	attempt *upstream.Attempt
 
-	over  bool     // the client is somebody else's, or closed
-	taken net.Conn // by a site
+	placed bool     // held is of a place that was taken
+	over   bool     // the client is somebody else's, or closed
+	taken  net.Conn // by a site
 }
 
 // receive begins with a connection.
@@ -50,6 +51,7 @@ func (s *server) receive(c *tunnel.Client) {
 		v.later(func() { s.app.denied(&v.record, policy.ReasonLimit, s.app.limitError()) })
 		return
 	}
+	v.placed = true
 	v.read()
 }
 
@@ -61,7 +63,9 @@ func (v *visit) recoverPanic() {
 			v.attempt.Close()
 		}
 		v.leave()
-		v.held.release()
+		if v.placed {
+			v.held.release()
+		}
 	}
 }
 
@@ -181,7 +185,7 @@ func (v *visit) decide(b []byte) {
 	sel := v.set.Select(v.Client, v.record.listener)
 	d := sel.Lookup(n, v.Port)
 	switch {
-	case d.Reason == policy.ReasonNotAllowed && !(v.app.store.Untouched() && v.app.store.Set() == v.set):
+	case d.Reason == policy.ReasonNotAllowed: // unless a change is settling, for which files are looked at
 		v.wait(b, v.admit)
 		return
 	case !d.Verdict.Admits():
@@ -247,10 +251,12 @@ func (v *visit) admit() {
 
 // finish does all from the dialling on.
 func (v *visit) finish() {
-	up := v.attempt.Socket()
+	a := v.attempt
+	v.attempt = nil // which closes itself from now on
+	up := a.Socket()
 	if v.early == 0 {
 		var err error
-		if up, err = v.attempt.Finish(context.Background()); err != nil {
+		if up, err = a.Finish(context.Background()); err != nil {
 			v.app.denied(&v.record, upstream.Reason(err), err)
 			v.refuse(&v.record, upstream.Reason(err), v.buf)
 			return
@@ -277,7 +283,7 @@ func (v *visit) deny(reason policy.Reason, err error) {
 
 // refused refuses the client, and has the denial recorded.
 func (v *visit) refused(reason policy.Reason, record func()) {
-	v.over = true
+	v.over, v.buf = true, nil
 	v.later(record)
 	v.close(reason, v.held.release)
 }
@@ -311,7 +317,7 @@ func (v *visit) upstream(*tunnel.Socket) error { return nil }
 func (v *visit) join(up *tunnel.Socket, o tunnel.Options) (*tunnel.Tunnel, error) {
 	v.over = true
 	t := v.client.Join(up, o)
-	v.client, v.buf, v.attempt = nil, nil, nil // the tunnel keeps the record, and so the rest
+	v.client, v.buf, v.attempt, v.set = nil, nil, nil, nil // the tunnel keeps the record, and so the rest
 	return t, nil
 }
 

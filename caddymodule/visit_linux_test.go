@@ -757,10 +757,10 @@ func TestVisitLogOrder(t *testing.T) {
 // A listener of all addresses knows its clients by the addresses that they have, of either family.
 func TestVisitFamilies(t *testing.T) {
 	g := startVisits(t, nil, nil)
-	_, port, _ := net.SplitHostPort(freeAddr(t))
-	if err := entrances.open(":"+port, &server{app: g.app, listener: &Listener{UpstreamPort: g.upPort}}); err != nil {
+	if err := entrances.open(":0", &server{app: g.app, listener: &Listener{UpstreamPort: g.upPort}}); err != nil {
 		t.Fatal(err)
 	}
+	port := fmt.Sprint(entrances.byAddress[":0"].addr.Port())
 	if err := entrances.serve(g.app); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@
 package floor
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -18,7 +19,7 @@ type Floor struct {
 	deny      []netip.Prefix
 	own       ownAddrs
 	listeners listeners
-	listens   func(netip.AddrPort) (bool, error) // default: listeners.has
+	listens   func(ap netip.AddrPort, ask bool) (bool, error) // default: listeners.has
 }
 
 // New returns a floor that also denies what the operator names in deny, such as public addresses of the
@@ -45,7 +46,16 @@ func New(deny []netip.Prefix) *Floor {
 //
 // An IPv4-mapped address is its IPv4 address. Others that embed one, such as NAT64's, are in the table;
 // where they are lifted, they are also checked as what they embed.
-func (f *Floor) Check(ap netip.AddrPort, lifted bool) error {
+func (f *Floor) Check(ap netip.AddrPort, lifted bool) error { return f.check(ap, lifted, true) }
+
+// Known is Check for who cannot wait until the system has been asked: ErrDue if it would have to be.
+func (f *Floor) Known(ap netip.AddrPort, lifted bool) error { return f.check(ap, lifted, false) }
+
+// ErrDue is within the error of Known if Check has to be asked.
+var ErrDue = errors.New("the system is to be asked anew")
+
+// check is Check. Only if ask is set the system may be asked.
+func (f *Floor) check(ap netip.AddrPort, lifted, ask bool) error {
 	a := ap.Addr().Unmap()
 	switch {
 	case !a.IsValid():
@@ -60,16 +70,16 @@ func (f *Floor) Check(ap netip.AddrPort, lifted bool) error {
 	if err := f.never(a, lifted); err != nil {
 		return err
 	}
-	own, err := f.own.has(a)
+	own, err := f.own.has(a, ask)
 	switch {
 	case err != nil:
 		return &Error{Addr: a, Name: "not to be told from the gateway's own addresses", Err: err}
 	case own && lifted:
-		return f.itself(netip.AddrPortFrom(a, ap.Port()))
+		return f.itself(netip.AddrPortFrom(a, ap.Port()), ask)
 	case own:
 		return &Error{Addr: a, Name: "an address of the gateway"}
 	case lifted:
-		return f.embeds(a)
+		return f.embeds(a, ask)
 	}
 	if e, denied := Special(a); denied {
 		return &Error{Addr: a, Range: e.Prefix.String(), Name: e.Name}
@@ -97,12 +107,12 @@ func (f *Floor) never(a netip.Addr, lifted bool) error {
 
 // itself refuses an own address on a port on which this process listens: the admin API, or the gateway,
 // which would dial itself until it has no descriptors left.
-func (f *Floor) itself(ap netip.AddrPort) error {
+func (f *Floor) itself(ap netip.AddrPort, ask bool) error {
 	listens := f.listens
 	if listens == nil {
 		listens = f.listeners.has
 	}
-	switch yes, err := listens(ap); {
+	switch yes, err := listens(ap, ask); {
 	case err != nil:
 		return &Error{Addr: ap.Addr(), Name: fmt.Sprintf("an address of the gateway, which may listen on port %d", ap.Port()), Err: err}
 	case yes:
@@ -112,12 +122,12 @@ func (f *Floor) itself(ap netip.AddrPort) error {
 }
 
 // embeds refuses a lifted address for the IPv4 address that a translator or a tunnel makes of it.
-func (f *Floor) embeds(a netip.Addr) error {
+func (f *Floor) embeds(a netip.Addr, ask bool) error {
 	for _, v4 := range embedded(a) {
 		if err := f.never(v4, true); err != nil {
 			return &Error{Addr: a, Name: "an address that embeds another", Err: err}
 		}
-		if own, err := f.own.has(v4); own || err != nil {
+		if own, err := f.own.has(v4, ask); own || err != nil {
 			return &Error{Addr: a, Name: fmt.Sprintf("an address that embeds %v, one of the gateway's", v4), Err: err}
 		}
 	}

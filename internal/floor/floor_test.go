@@ -22,7 +22,7 @@ func testFloor(own []string, listens map[string]bool, deny ...string) *Floor {
 		}
 		return addrs, nil
 	}
-	f.listens = func(ap netip.AddrPort) (bool, error) { return listens[ap.String()], nil }
+	f.listens = func(ap netip.AddrPort, _ bool) (bool, error) { return listens[ap.String()], nil }
 	return f
 }
 
@@ -215,7 +215,7 @@ func TestCheckOwnUnknown(t *testing.T) {
 func TestCheckListensUnknown(t *testing.T) {
 	broken := errors.New("no /proc")
 	f := testFloor(nil, nil)
-	f.listens = func(netip.AddrPort) (bool, error) { return false, broken }
+	f.listens = func(netip.AddrPort, bool) (bool, error) { return false, broken }
 	if err := f.Check(netip.MustParseAddrPort("127.0.0.1:5432"), true); !errors.Is(err, broken) {
 		t.Errorf("Check = %v, want it to wrap %v", err, broken)
 	}
@@ -225,7 +225,7 @@ func TestCheckListensUnknown(t *testing.T) {
 func TestCheckAsks(t *testing.T) {
 	f := testFloor([]string{"203.0.114.7"}, nil)
 	asked := 0
-	f.listens = func(netip.AddrPort) (bool, error) { asked++; return false, nil }
+	f.listens = func(netip.AddrPort, bool) (bool, error) { asked++; return false, nil }
 	for _, tc := range []struct {
 		addr   string
 		lifted bool

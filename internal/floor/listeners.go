@@ -22,11 +22,20 @@ type listeners struct {
 }
 
 // has reports whether this process accepts TCP connections to ap, an address of this host. A listener on a
-// wildcard address, of either family, accepts connections to every address.
-func (l *listeners) has(ap netip.AddrPort) (bool, error) {
-	l.mu.Lock()
+// wildcard address, of either family, accepts connections to every address. Unless ask is set, it is ErrDue that the
+// system would be asked.
+func (l *listeners) has(ap netip.AddrPort, ask bool) (bool, error) {
+	if !ask && !l.mu.TryLock() { // somebody asks right now
+		return false, ErrDue
+	}
+	if ask {
+		l.mu.Lock()
+	}
 	defer l.mu.Unlock()
 	if now := time.Now(); !now.Before(l.until) {
+		if !ask {
+			return false, ErrDue
+		}
 		l.at = nil
 		l.err = listener.Each(func(_ int, at netip.AddrPort) { l.at = append(l.at, at) })
 		l.until = now.Add(listensFor)

@@ -82,7 +82,7 @@ func TestListeningInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := ln.Addr().(*net.TCPAddr).AddrPort().Port()
-	if yes, err := new(listeners).has(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)); !yes || err != nil {
+	if yes, err := new(listeners).has(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), true); !yes || err != nil {
 		t.Errorf("listening = %v, %v; want true for a descriptor that still listens", yes, err)
 	}
 }

@@ -27,13 +27,13 @@ type ownSet struct {
 }
 
 // has reports whether a, which is unmapped and without a zone, is an address of this host. All of
-// loopback is. If the interfaces cannot be read, those that were read last count; err is that of the first
+// loopback is. Unless ask is set, it is ErrDue that the system would be asked. If the interfaces cannot be read, those that were read last count; err is that of the first
 // attempt.
-func (o *ownAddrs) has(a netip.Addr) (bool, error) {
+func (o *ownAddrs) has(a netip.Addr, ask bool) (bool, error) {
 	if a.IsLoopback() {
 		return true, nil
 	}
-	set, err := o.current()
+	set, err := o.current(ask)
 	if err != nil {
 		return false, err
 	}
@@ -41,13 +41,16 @@ func (o *ownAddrs) has(a netip.Addr) (bool, error) {
 	return ok, nil
 }
 
-func (o *ownAddrs) current() (*ownSet, error) {
+func (o *ownAddrs) current(ask bool) (*ownSet, error) {
 	now := time.Now
 	if o.now != nil {
 		now = o.now
 	}
 	if s := o.last.Load(); s != nil && now().Before(s.until) {
 		return s, nil
+	}
+	if !ask {
+		return nil, ErrDue
 	}
 
 	// Whoever comes meanwhile waits: the old set may lack the very address that is asked for.

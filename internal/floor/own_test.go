@@ -28,7 +28,7 @@ func TestOwnAddrs(t *testing.T) {
 	step := func(name string, a netip.Addr, want bool, wantErr error, wantAsked int) {
 		t.Helper()
 		asked = 0
-		got, err := o.has(a)
+		got, err := o.has(a, true)
 		if got != want || !errors.Is(err, wantErr) {
 			t.Errorf("%s: has(%v) = %v, %v; want %v, %v", name, a, got, err, want, wantErr)
 		}
@@ -66,7 +66,7 @@ func TestOwnAddrsConcurrent(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			if own, err := o.has(netip.MustParseAddr("8.8.8.8")); own || err != nil {
+			if own, err := o.has(netip.MustParseAddr("8.8.8.8"), true); own || err != nil {
 				t.Errorf("has = %v, %v", own, err)
 			}
 		})

@@ -185,9 +185,9 @@ func (st *Store) stamps() *map[string]stamp {
 	return &stamps
 }
 
-// Untouched reports whether no file has been written or replaced since all were found to have the bytes of the
-// set in force, so that Settle would not wait. It asks for the state of each file, and reads none.
-func (st *Store) Untouched() bool {
+// untouched reports whether no file has been written or replaced since all were found to have the bytes of the
+// set in force.
+func (st *Store) untouched() bool {
 	stamps := st.stamped.Load()
 	if stamps == nil {
 		return false
@@ -207,7 +207,7 @@ func (st *Store) Untouched() bool {
 //
 // Most of the time nothing has been written, which is seen without waiting and without reading.
 func (st *Store) Settle(ctx context.Context) {
-	if st.Untouched() {
+	if st.untouched() {
 		return
 	}
 	st.mu.Lock()

@@ -600,7 +600,7 @@ func TestSettle(t *testing.T) {
 		}
 		w.Start()
 		write(t, "list", "a.example\n")
-		if settles(t, w.Store); w.Untouched() {
+		if settles(t, w.Store); w.untouched() {
 			t.Error("a file that was just written has a stamp")
 		}
 		time.Sleep(w.coarse + 50*time.Millisecond)
@@ -634,11 +634,11 @@ func TestSettle(t *testing.T) {
 				}
 			},
 		} {
-			if !w.Untouched() {
+			if !w.untouched() {
 				t.Fatalf("%s: touched before", name)
 			}
 			change()
-			if w.Untouched() {
+			if w.untouched() {
 				t.Errorf("%s: not noticed", name)
 			}
 			remove(t, "list")

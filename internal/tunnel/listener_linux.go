@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -16,19 +17,28 @@ const (
 	// acceptMax is how many connections a loop accepts in one turn, so that what goes on gets its turn, too.
 	acceptMax = 16
 
-	// acceptPause is how long nothing is accepted after there was no descriptor for it, or no memory.
+	// acceptPause is how long a loop accepts nothing after there was no descriptor for it, or no memory, or while
+	// too much is left for Later: nobody takes the log, say.
 	acceptPause = 20 * time.Millisecond
 )
 
-// Listener accepts TCP connections on the loops that will carry them.
+// Listener accepts TCP connections on the loops that will carry them. Each has a socket of its own, among which the
+// kernel divides those who connect (SO_REUSEPORT): one socket would wake all loops for each of them, as EPOLLEXCLUSIVE
+// does not get through to who sleeps in the runtime's poller.
 type Listener struct {
-	fd    int
-	addr  netip.AddrPort
-	begin func(*Client)
-	loops []*loop
+	addr    netip.AddrPort
+	begin   func(*Client)
+	sockets []*listening
 
 	mu     sync.RWMutex // held while accepting, as the number of a closed descriptor may be another's
 	closed bool
+}
+
+// listening is the socket of a loop.
+type listening struct {
+	ln *Listener
+	l  *loop
+	fd int
 }
 
 // Listen listens on a TCP address such as ":443", which is of both families, or "172.30.0.20:443". Others may listen on
@@ -36,6 +46,28 @@ type Listener struct {
 //
 // What it accepts has TCP_NODELAY set and keep-alive probes on.
 func Listen(addr string) (*Listener, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	loops := loops()
+	if len(loops) == 0 {
+		return nil, os.NewSyscallError("epoll_create1", unix.EMFILE)
+	}
+	ln := new(Listener)
+	for _, l := range loops {
+		s := &listening{ln: ln, l: l}
+		if s.fd, ln.addr, err = listenFD(addr); err != nil {
+			ln.Close()
+			return nil, err
+		}
+		ln.sockets = append(ln.sockets, s)
+		addr = net.JoinHostPort(host, strconv.Itoa(int(ln.addr.Port()))) // which may have been 0
+	}
+	return ln, nil
+}
+
+func listenFD(addr string) (int, netip.AddrPort, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }); e != nil {
@@ -46,16 +78,12 @@ func Listen(addr string) (*Listener, error) {
 	config.SetMultipathTCP(false) // which is not spliced before Linux 6.5
 	tcp, err := config.Listen(context.Background(), "tcp", addr)
 	if err != nil {
-		return nil, err
+		return -1, netip.AddrPort{}, err
 	}
 	defer tcp.Close()
-	loops := loops()
-	if len(loops) == 0 {
-		return nil, os.NewSyscallError("epoll_create1", unix.EMFILE)
-	}
 	fd, err := dup(tcp.(*net.TCPListener))
 	if err != nil {
-		return nil, err
+		return -1, netip.AddrPort{}, err
 	}
 	// Connections inherit all three.
 	for _, o := range []struct{ level, option, value int }{
@@ -65,10 +93,10 @@ func Listen(addr string) (*Listener, error) {
 	} {
 		if err := setOption(fd, o.level, o.option, o.value); err != nil {
 			closeFD(fd)
-			return nil, os.NewSyscallError("setsockopt", err)
+			return -1, netip.AddrPort{}, os.NewSyscallError("setsockopt", err)
 		}
 	}
-	return &Listener{fd: fd, addr: tcp.Addr().(*net.TCPAddr).AddrPort(), loops: loops}, nil
+	return fd, tcp.Addr().(*net.TCPAddr).AddrPort(), nil
 }
 
 // Addr is where it listens.
@@ -78,18 +106,13 @@ func (ln *Listener) Addr() netip.AddrPort { return ln.addr }
 // called once.
 func (ln *Listener) Serve(begin func(*Client)) error {
 	ln.begin = begin
-	for _, l := range ln.loops {
-		if err := ln.watch(l); err != nil {
+	for _, s := range ln.sockets {
+		if err := s.watch(); err != nil {
 			ln.Close()
 			return err
 		}
 	}
 	return nil
-}
-
-// watch has a loop told of connections for as long as there are any. Not all loops need to be.
-func (ln *Listener) watch(l *loop) error {
-	return l.watch(ln.fd, ln, unix.EPOLL_CTL_ADD, unix.EPOLLIN|unix.EPOLLEXCLUSIVE)
 }
 
 // Close ends it. Those who have connected and were not accepted yet are reset.
@@ -100,24 +123,31 @@ func (ln *Listener) Close() error {
 		return nil
 	}
 	ln.closed = true
-	for _, l := range ln.loops {
-		l.forget(ln.fd)
+	for _, s := range ln.sockets {
+		s.l.forget(s.fd)
+		closeFD(s.fd) // which takes it out of epoll, as the only descriptor
 	}
-	closeFD(ln.fd) // which takes it out of epoll, as the only descriptor
 	return nil
 }
 
+// watch has the loop told of connections for as long as there are any.
+func (s *listening) watch() error { return s.l.watch(s.fd, s, unix.EPOLL_CTL_ADD, unix.EPOLLIN) }
+
 // turn implements watcher.
-func (ln *Listener) turn(l *loop, _ int, _ uint32) {
+func (s *listening) turn(l *loop, _ int, _ uint32) {
+	if l.behind() {
+		s.pause()
+		return
+	}
 	for range acceptMax {
-		conn, remote, err := ln.accept()
+		fd, remote, err := s.accept()
 		switch err {
 		case nil:
-			c := &Client{fd: conn, remote: netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()), l: l, op: unix.EPOLL_CTL_ADD}
-			c.Do(func() { ln.begin(c) })
+			c := &Client{fd: fd, remote: netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()), l: l, op: unix.EPOLL_CTL_ADD}
+			c.Do(func() { s.ln.begin(c) })
 		case unix.EINTR, unix.ECONNABORTED, unix.EPROTO, unix.EPERM: // this one is gone, or a firewall's
 		case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
-			ln.pause(l)
+			s.pause()
 			return
 		default: // there is none, or the listener is closed
 			return
@@ -126,27 +156,28 @@ func (ln *Listener) turn(l *loop, _ int, _ uint32) {
 	l.more = true
 }
 
-func (ln *Listener) accept() (int, netip.AddrPort, error) {
-	ln.mu.RLock()
-	defer ln.mu.RUnlock()
-	if ln.closed {
+func (s *listening) accept() (int, netip.AddrPort, error) {
+	s.ln.mu.RLock()
+	defer s.ln.mu.RUnlock()
+	if s.ln.closed {
 		return -1, netip.AddrPort{}, unix.EBADF
 	}
-	return acceptFD(ln.fd)
+	return acceptFD(s.fd)
 }
 
-// pause has a loop accept nothing for a moment. The listener would wake it at once, again and again.
-func (ln *Listener) pause(l *loop) {
-	ln.mu.Lock()
-	defer ln.mu.Unlock()
-	if ln.closed || l.leave(ln.fd) != nil {
-		return
+// pause has the loop accept nothing for a moment. The socket would wake it at once, again and again.
+func (s *listening) pause() {
+	s.ln.mu.Lock()
+	defer s.ln.mu.Unlock()
+	if !s.ln.closed && s.l.leave(s.fd) == nil {
+		time.AfterFunc(acceptPause, s.resume)
 	}
-	time.AfterFunc(acceptPause, func() {
-		ln.mu.Lock()
-		defer ln.mu.Unlock()
-		if !ln.closed {
-			_ = ln.watch(l) // what it needs was there before
-		}
-	})
+}
+
+func (s *listening) resume() {
+	s.ln.mu.Lock()
+	defer s.ln.mu.Unlock()
+	if !s.ln.closed && s.watch() != nil {
+		time.AfterFunc(acceptPause, s.resume)
+	}
 }

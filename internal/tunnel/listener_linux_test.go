@@ -140,12 +140,12 @@ func TestListenerClose(t *testing.T) {
 	if _, err := net.Dial("tcp", addr); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("after the end: %v", err)
 	}
-	for _, l := range loops() {
-		l.mu.Lock()
-		if _, ok := l.watchers[ln.fd]; ok {
+	for _, s := range ln.sockets {
+		s.l.mu.Lock()
+		if _, ok := s.l.watchers[s.fd]; ok {
 			t.Error("a loop watches it still")
 		}
-		l.mu.Unlock()
+		s.l.mu.Unlock()
 	}
 
 	// Who was not accepted is reset.
@@ -284,12 +284,12 @@ func TestListenerExhausted(t *testing.T) {
 			}
 			if closes {
 				time.Sleep(3 * acceptPause) // when those that have paused would begin again
-				for _, l := range ln.loops {
-					l.mu.Lock()
-					if _, ok := l.watchers[ln.fd]; ok {
+				for _, s := range ln.sockets {
+					s.l.mu.Lock()
+					if _, ok := s.l.watchers[s.fd]; ok {
 						t.Error("a closed listener is watched")
 					}
-					l.mu.Unlock()
+					s.l.mu.Unlock()
 				}
 				for _, c := range peers {
 					wasReset(t, c)

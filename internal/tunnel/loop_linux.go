@@ -16,9 +16,9 @@ const (
 	// eventsMax is how many sockets one call of epoll_wait(2) tells of.
 	eventsMax = 128
 
-	// callsMax is after how many turns a loop waits for what is to be called, which is to write the log. If nobody
-	// takes the log any more, everything comes to a halt, rather than memory to an end.
-	callsMax = 256
+	// callsMax is how many calls may wait before a loop accepts no more connections: if nobody takes the log any more
+	// there are no new decisions, rather than no memory. What is open goes on.
+	callsMax = 1024
 
 	// smallSize is what one read takes of a stream that has not carried much
 	// yet: a hello, a certificate chain, a page.
@@ -37,7 +37,7 @@ type loop struct {
 	again  []*pair  // those that have had their turn and are not done
 	more   bool     // connections may be waiting to be accepted
 	later  []func() // to be called after the turn
-	calls  chan []func()
+	calls  calls
 
 	mu       sync.Mutex
 	watchers map[int]watching // by descriptor
@@ -88,13 +88,7 @@ func startLoops() []*loop {
 			break
 		}
 		go wait()
-		go func() {
-			for calls := range l.calls {
-				for _, call := range calls {
-					call()
-				}
-			}
-		}()
+		go l.calls.run()
 		ls = append(ls, l)
 	}
 	return ls
@@ -110,7 +104,7 @@ func newLoop() (*loop, func(), error) {
 		unix.Close(fd)
 		return nil, nil, err
 	}
-	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), watchers: make(map[int]watching), calls: make(chan []func(), callsMax)}
+	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), watchers: make(map[int]watching), calls: calls{some: make(chan struct{}, 1)}}
 	if err := l.file.SetReadDeadline(time.Time{}); err != nil { // the poller has not taken it
 		l.file.Close()
 		return nil, nil, err
@@ -153,12 +147,57 @@ func (l *loop) run(uintptr) (done bool) {
 		}
 		if len(l.later) > 0 {
 			// By one goroutine, whose stack has grown by then, and which may have to wait.
-			l.calls <- l.later
-			l.later = nil
+			l.later = l.calls.add(l.later)
 		}
 		if n < eventsMax && len(l.again) == 0 && !l.more && err == nil {
 			return false
 		}
+	}
+}
+
+// behind reports whether too much is left to be called.
+func (l *loop) behind() bool { return l.calls.waiting.Load() > callsMax }
+
+// calls are to be called one after the other, by a goroutine of their own.
+type calls struct {
+	waiting atomic.Int64
+	some    chan struct{} // of one place, taken while there are some
+
+	mu   sync.Mutex
+	next []func()
+}
+
+// add adds calls. It returns memory for the next ones.
+func (c *calls) add(fs []func()) (empty []func()) {
+	c.waiting.Add(int64(len(fs)))
+	c.mu.Lock()
+	if len(c.next) == 0 {
+		c.next, empty = fs, c.next
+	} else {
+		c.next = append(c.next, fs...)
+		clear(fs)
+		empty = fs[:0]
+	}
+	c.mu.Unlock()
+	select {
+	case c.some <- struct{}{}:
+	default:
+	}
+	return empty
+}
+
+func (c *calls) run() {
+	var now []func()
+	for range c.some {
+		c.mu.Lock()
+		now, c.next = c.next, now
+		c.mu.Unlock()
+		for _, call := range now {
+			call()
+			c.waiting.Add(-1)
+		}
+		clear(now)
+		now = now[:0]
 	}
 }
 
@@ -191,7 +230,11 @@ func (l *loop) watch(fd int, w watcher, op int, events uint32) error {
 	}
 	l.watchers[fd] = watching{w, nth}
 	l.mu.Unlock()
-	return os.NewSyscallError("epoll_ctl", epollControl(l.epoll, op, fd, nth, events))
+	err := epollControl(l.epoll, op, fd, nth, events)
+	if err != nil && op == unix.EPOLL_CTL_ADD {
+		l.forget(fd)
+	}
+	return os.NewSyscallError("epoll_ctl", err)
 }
 
 // forget stops watching a socket, which must be closed next: that is what takes

@@ -29,7 +29,7 @@ func (d *Dialer) Begin(c *tunnel.Client, n policy.Name, port uint16, lifts func(
 	if len(addrs) == 0 {
 		return nil
 	}
-	above, err := a.floor.above(addrs, port)
+	above, err := d.known(lifts).above(addrs, port)
 	if err != nil {
 		return nil
 	}

@@ -2,10 +2,12 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"syscall"
 
+	"github.com/sandboxallow/sandboxallow/internal/floor"
 	"github.com/sandboxallow/sandboxallow/internal/tunnel"
 )
 
@@ -26,6 +28,14 @@ func (d *Dialer) filter(lifts func(netip.Addr) bool) filter {
 	return filter{d.Floor.Check, lifts}
 }
 
+// known is filter for who cannot wait: what Check would have to ask the system for is a floor.ErrDue.
+func (d *Dialer) known(lifts func(netip.Addr) bool) filter {
+	if d.check != nil {
+		return filter{d.check, lifts}
+	}
+	return filter{d.Floor.Known, lifts}
+}
+
 // allows returns nil if ap may be dialled. An IPv4-mapped address must be
 // unmapped by then, as lifts goes by the address as it is written in a policy.
 func (f filter) allows(ap netip.AddrPort) error {
@@ -39,9 +49,12 @@ func (f filter) above(addrs []netip.Addr, port uint16) ([]netip.AddrPort, error)
 	var first error
 	for _, a := range addrs {
 		ap := netip.AddrPortFrom(a.Unmap(), port)
-		if err := f.allows(ap); err == nil {
+		switch err := f.allows(ap); {
+		case err == nil:
 			above = append(above, ap)
-		} else if first == nil {
+		case errors.Is(err, floor.ErrDue): // it is not known whether it may
+			return nil, err
+		case first == nil:
 			first = err
 		}
 	}
