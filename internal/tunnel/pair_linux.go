@@ -18,9 +18,11 @@ const (
 	// there is no more, and no pipe is needed.
 	smallTotal = 128 << 10
 
-	// smallPiece is a piece after which so many are read and written once more:
-	// the stream is, or has become, one of requests and answers.
-	smallPiece = 4 << 10
+	// smallPiece is less than comes at a time where there is much to be moved.
+	// After smallPieces such pieces in a row the stream is, or has become, one of
+	// requests and answers, and smallTotal counts anew.
+	smallPiece  = 4 << 10
+	smallPieces = 4
 
 	// fillsMax is how many times a direction is filled in one turn, so that
 	// others get theirs. A network has no more to give long before; next to a
@@ -62,7 +64,8 @@ type stream struct {
 	moved *atomic.Int64
 	stock *conduits
 	via   *conduit // nil while there is nothing to hold
-	small int      // bytes that were read, since the last small piece
+	small int      // bytes since the last small pieces
+	row   int      // small pieces in a row
 	ended bool
 	gone  error // of a write: where the stream comes from nobody listens any more
 }
@@ -295,7 +298,11 @@ func (p *pair) move(from int, buf []byte) (more bool) {
 
 // count counts a piece.
 func (st *stream) count(n int) {
-	if n < smallPiece {
+	st.row++
+	if n >= smallPiece {
+		st.row = 0
+	}
+	if st.row >= smallPieces {
 		st.small = 0
 	} else if st.small < smallTotal {
 		st.small += n

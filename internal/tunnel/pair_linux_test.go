@@ -164,3 +164,33 @@ func TestSocketWriteTimeout(t *testing.T) {
 		t.Errorf("got %v after %v", err, time.Since(began))
 	}
 }
+
+// What is spliced goes by how a stream has gone on of late, not by how much it has carried.
+func TestCount(t *testing.T) {
+	var st stream
+	add := func(times, n int) {
+		for range times {
+			st.count(n)
+		}
+	}
+	for _, step := range []struct {
+		name     string
+		times, n int
+		spliced  bool
+	}{
+		{"a handshake", 3, 2000, false},
+		{"much", smallTotal / smallSize, smallSize, true},
+		{"a small piece now and then", smallPieces - 1, 100, true},
+		{"much again", 1, smallSize, true},
+		{"nearly requests", smallPieces - 1, 100, true},
+		{"requests", 1, 100, false},
+		{"more of them", 10_000, smallPiece - 1, false},
+		{"not much", smallTotal/smallSize - 1, smallSize, false},
+		{"much once more", 1, smallSize, true},
+	} {
+		add(step.times, step.n)
+		if spliced := st.small >= smallTotal; spliced != step.spliced {
+			t.Errorf("%s: spliced is %v, want %v", step.name, spliced, step.spliced)
+		}
+	}
+}
