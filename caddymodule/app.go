@@ -37,6 +37,9 @@ const (
 	defaultIdleTimeout  = 15 * time.Minute // model streams pause for minutes
 )
 
+// drainTimeout is how long Stop waits for decisions that are still to be logged.
+const drainTimeout = time.Second
+
 // App holds what all sandboxallow handlers of a configuration share: the policy, which it watches, the
 // resolver, the floor of addresses that are never dialled, and the limits.
 type App struct {
@@ -249,6 +252,7 @@ func (a *App) Stop() error {
 	running.remove(a)
 	a.store.Stop()
 	a.upstreams.forget()
+	tunnel.Drain(drainTimeout)
 	a.folder.Flush()
 	return nil
 }

@@ -2,11 +2,17 @@
 
 package tunnel
 
-import "net"
+import (
+	"net"
+	"time"
+)
 
 // PipeDescriptors is the number of descriptors that the pipes of all tunnels
 // together hold at most. There are none without splice(2).
 func PipeDescriptors() int { return 0 }
+
+// Drain waits for what loops have left for later. There are no loops here.
+func Drain(time.Duration) {}
 
 // pair is two sockets that a loop carries. There are no loops here.
 type pair struct{}
