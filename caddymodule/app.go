@@ -37,7 +37,7 @@ const (
 	defaultIdleTimeout  = 15 * time.Minute // model streams pause for minutes
 )
 
-// drainTimeout is how long Stop waits for decisions that are still to be logged.
+// drainTimeout is how long the last app waits, when it is stopped, for decisions that are still to be logged.
 const drainTimeout = time.Second
 
 // App holds what all sandboxallow handlers of a configuration share: the policy, which it watches, the
@@ -252,7 +252,9 @@ func (a *App) Stop() error {
 	running.remove(a)
 	a.store.Stop()
 	a.upstreams.forget()
-	tunnel.Drain(drainTimeout)
+	if running.judge() == nil {
+		tunnel.Drain(drainTimeout)
+	}
 	a.folder.Flush()
 	return nil
 }
