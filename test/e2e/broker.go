@@ -91,6 +91,12 @@ func (l *lab) startBroker(tb testing.TB, c config) (*gateway, *api) {
 	tb.Cleanup(a.close)
 	c.env = append(c.env, l.publicRoots(tb))
 	g := l.start(tb, c)
+	if c.sites != "" {
+		// Clients wait for it too, but on a busy machine it takes longer than the hello_timeout that they have.
+		must(tb, startTimeout, "a site has its certificate", func() bool {
+			return len(g.caddy.log.with(0, "certificate obtained successfully")) > 0
+		})
+	}
 	return g, a
 }
 
