@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 const (
@@ -23,7 +24,8 @@ const (
 // secrets are what must not be told to a client.
 type secrets struct {
 	all [][]byte
-	max int // length of the longest
+	min int // length of the shortest
+	max int // of the longest
 }
 
 // add adds a secret, and the forms that it has in JSON, in URLs and in errors.
@@ -36,10 +38,39 @@ func (s *secrets) add(secret string) {
 	for _, form := range []string{
 		secret, string(inJSON[1 : len(inJSON)-1]), inError[1 : len(inError)-1], url.QueryEscape(secret), url.PathEscape(secret),
 	} {
-		if !slices.ContainsFunc(s.all, func(known []byte) bool { return string(known) == form }) {
-			s.all = append(s.all, []byte(form))
-			s.max = max(s.max, len(form))
-		}
+		s.addForm([]byte(form))
+	}
+}
+
+// addForm adds what is looked for as it is. It must not be changed.
+func (s *secrets) addForm(form []byte) {
+	if slices.ContainsFunc(s.all, func(known []byte) bool { return bytes.Equal(known, form) }) {
+		return
+	}
+	if len(s.all) == 0 {
+		s.min = len(form)
+	}
+	s.min, s.max = min(s.min, len(form)), max(s.max, len(form))
+	s.all = append(s.all, form)
+}
+
+// knownValue is a value whose secrets have been found: with most requests the same one comes again.
+type knownValue struct {
+	value string
+	forms [][]byte
+}
+
+// addKnown is addValue for a value that may be the last one.
+func (s *secrets) addKnown(v string, last *atomic.Pointer[knownValue]) {
+	known := last.Load()
+	if known == nil || known.value != v {
+		alone := new(secrets)
+		alone.addValue(v)
+		known = &knownValue{v, alone.all}
+		last.Store(known)
+	}
+	for _, form := range known.forms {
+		s.addForm(form)
 	}
 }
 
@@ -97,7 +128,7 @@ func asterisks(b []byte) {
 
 // mask returns text with asterisks in the place of secrets.
 func (s *secrets) mask(text string) string {
-	if len(s.all) == 0 {
+	if len(s.all) == 0 || len(text) < s.min {
 		return text
 	}
 	b := []byte(text)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 )
@@ -293,6 +294,32 @@ func BenchmarkMaskBody(b *testing.B) {
 		r := s.maskBody(io.NopCloser(bytes.NewReader(data)), true, func() {})
 		if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{r}, buf); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// What is known of a value that comes again is what would be found anew, and nothing of the one before is left.
+func TestKnownValue(t *testing.T) {
+	var last atomic.Pointer[knownValue]
+	for _, v := range []string{"sk-first-0123456789", "sk-first-0123456789", `user="me", key="a \"quoted\" one"`, "short", "sk-first-0123456789", ""} {
+		want, got := new(secrets), new(secrets)
+		for _, s := range []*secrets{want, got} {
+			s.add("another secret")
+		}
+		want.addValue(v)
+		got.addKnown(v, &last)
+		if !slices.EqualFunc(got.all, want.all, bytes.Equal) || got.min != want.min || got.max != want.max {
+			t.Errorf("%q: %q, want %q", v, got.all, want.all)
+		}
+	}
+}
+
+// What is shorter than every form of every secret has none, and what is as long may be one.
+func TestMaskShort(t *testing.T) {
+	s := secretsOf("sk-secret-0123456789", "12345678")
+	for in, want := range map[string]string{"1234567": "1234567", "12345678": "********", "012345678": "0********"} {
+		if got := s.mask(in); got != want {
+			t.Errorf("%q is masked as %q, want %q", in, got, want)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -45,6 +46,7 @@ type Transport struct {
 	// Fields that get what is in a file or in the environment, whatever their names are, and what their values look
 	// like where nothing is missing: none where that is not known.
 	secretFields map[string][]*regexp.Regexp
+	last         atomic.Pointer[knownValue] // of a secret
 }
 
 // CaddyModule returns the Caddy module information.
@@ -281,7 +283,7 @@ func (t *Transport) secrets(set http.Header, x *brokerage) (*secrets, error) {
 						if isScheme(secret) {
 							return nil, withoutSecret(name)
 						}
-						s.addValue(strings.TrimSpace(secret))
+						s.addKnown(strings.TrimSpace(secret), &t.last)
 					}
 				case !clients:
 					return nil, withoutSecret(name)
@@ -298,7 +300,7 @@ func (t *Transport) secrets(set http.Header, x *brokerage) (*secrets, error) {
 				if secret == "" || isScheme(secret) {
 					return nil, withoutSecret(name)
 				}
-				s.addValue(secret)
+				s.addKnown(secret, &t.last)
 			}
 		}
 		if !complete {
