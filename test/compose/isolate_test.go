@@ -139,7 +139,7 @@ func rules(tb testing.TB, network string) (ours string) {
 // isolateIPv6 is isolate for a network with both families, which Docker filters as soon as it has the chain for it.
 func isolateIPv6(t *testing.T, d *deployment) {
 	network := d.project + "_six"
-	if _, err := docker("network", "create", "--internal", "--ipv6", "--subnet", "fd00:5a11::/64",
+	if _, err := docker("network", "create", "--internal", "--ipv6", "--subnet", "fd00:5a11::/64", "--subnet", "10.89.78.0/24",
 		"--label", strings.TrimPrefix(projectLabel, "label=")+d.project, network); err != nil {
 		t.Fatal(err)
 	}

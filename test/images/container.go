@@ -12,9 +12,10 @@ import (
 )
 
 // internal is a network without a way out of it, on which the test reaches the containers. Docker's resolver
-// has only the container itself to ask there, as --dns says.
+// has only the container itself to ask there, as --dns says. It has a subnet of its own: those that Docker picks go round,
+// and come to what the Compose files have, sooner or later.
 var internal = sync.OnceValues(func() (string, error) {
-	_, err := command("", "docker", "network", "create", "--internal", "--label", label, run)
+	_, err := command("", "docker", "network", "create", "--internal", "--subnet", "10.89.77.0/24", "--label", label, run)
 	return run, err
 })
 
