@@ -26,8 +26,11 @@ func TestForwardProxy(t *testing.T) {
 		uplink:   "sandbox-egress-uplink",
 		nth:      1,
 		services: append(appServices(), impatient("sandbox-egress-proxy")),
-		networks: "  public: {internal: true}\n",
-		proxied:  true,
+		// Subnets that Docker does not pick: its own go round, and come to those of the other files.
+		networks: "  public: {internal: true, ipam: {config: [{subnet: 10.89.79.0/24}]}}\n" +
+			"  control: {ipam: {config: [{subnet: 10.89.80.0/24}]}}\n" +
+			"  egress: {ipam: {config: [{subnet: 10.89.81.0/24}]}}\n",
+		proxied: true,
 	}, "example-app.yaml", "forward-proxy.yaml")
 	g := readGuide(t, "replace-forward-proxy.md")
 	d.follow(t, g, "Start it")
