@@ -14,7 +14,7 @@ import (
 type Attempt struct {
 	d      *Dialer
 	name   policy.Name
-	floor  filter
+	lifts  func(netip.Addr) bool
 	order  []netip.AddrPort
 	began  time.Time
 	socket *tunnel.Socket // to the first address
@@ -24,18 +24,16 @@ type Attempt struct {
 // Begin begins to connect a client to n on port. It returns nil if that cannot be done without waiting, or not at all,
 // of which DialSocket has the error.
 func (d *Dialer) Begin(c *tunnel.Client, n policy.Name, port uint16, lifts func(netip.Addr) bool) *Attempt {
-	a := &Attempt{d: d, name: n, floor: d.filter(lifts), began: time.Now()}
+	a := &Attempt{d: d, name: n, lifts: lifts, began: time.Now()}
 	addrs := d.Resolver.Known(n)
 	if len(addrs) == 0 {
 		return nil
 	}
-	above, err := d.known(lifts).above(addrs, port)
+	above, err := d.filter(d.Floor.Known, lifts).above(addrs, port)
 	if err != nil {
 		return nil
 	}
-	if d.ObserveResolve != nil {
-		d.ObserveResolve(time.Since(a.began))
-	}
+	observe(d.ObserveResolve, a.began)
 	a.order = d.order(above)
 	// Nothing stands between the floor and connect(2): the address is a value.
 	a.socket, a.failed = c.Connect(a.order[0])
@@ -54,7 +52,7 @@ func (a *Attempt) Offer(b []byte) (n int, err error) {
 	n, err = a.socket.Offer(b)
 	switch {
 	case err == nil:
-		a.d.observeDial(a.began)
+		observe(a.d.ObserveDial, a.began)
 	case !errors.Is(err, tunnel.ErrNotYet):
 		a.failed = err
 	}
@@ -66,11 +64,12 @@ func (a *Attempt) Socket() *tunnel.Socket { return a.socket }
 
 // Finish does the rest of what DialSocket would do.
 func (a *Attempt) Finish(ctx context.Context) (*tunnel.Socket, error) {
+	f := a.d.filter(a.d.Floor.Check, a.lifts)
 	return firstOf(ctx, a.d, a.name, a.order, a.began, func(ctx context.Context, i int) (*tunnel.Socket, error) {
 		if i == 0 {
 			return a.finishFirst(ctx)
 		}
-		return a.floor.connectSocket(ctx, a.order[i])
+		return f.connectSocket(ctx, a.order[i])
 	})
 }
 

@@ -85,13 +85,13 @@ func (d *Dialer) DialSocket(ctx context.Context, n policy.Name, port uint16, lif
 // reach resolves n and makes an attempt at each address that may be dialled.
 func reach[C io.Closer](ctx context.Context, d *Dialer, n policy.Name, port uint16, lifts func(netip.Addr) bool,
 	connect func(context.Context, netip.AddrPort, filter) (C, error)) (conn C, err error) {
-	done := stopwatch(d.ObserveResolve)
+	began := time.Now()
 	addrs, err := d.Resolver.Lookup(ctx, n)
-	done()
+	observe(d.ObserveResolve, began)
 	if err != nil {
 		return conn, err
 	}
-	f := d.filter(lifts)
+	f := d.filter(d.Floor.Check, lifts)
 	above, err := f.above(addrs, port)
 	if err != nil {
 		return conn, &DialError{n, err}
@@ -113,17 +113,11 @@ func firstOf[C io.Closer](ctx context.Context, d *Dialer, n policy.Name, order [
 		d.learn(order[i], err)
 		return c, err
 	}, func(loser C) { loser.Close() })
-	d.observeDial(began)
+	observe(d.ObserveDial, began)
 	if err != nil {
 		return conn, &DialError{n, err}
 	}
 	return conn, nil
-}
-
-func (d *Dialer) observeDial(began time.Time) {
-	if d.ObserveDial != nil {
-		d.ObserveDial(time.Since(began))
-	}
 }
 
 // order returns the addresses in the order in which they are tried: the families
@@ -166,11 +160,9 @@ func noRoute(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)
 }
 
-// stopwatch returns what tells observe, unless it is nil, the time since now.
-func stopwatch(observe func(time.Duration)) (done func()) {
-	if observe == nil {
-		return func() {}
+// observe tells f, unless it is nil, the time since began.
+func observe(f func(time.Duration), began time.Time) {
+	if f != nil {
+		f(time.Since(began))
 	}
-	began := time.Now()
-	return func() { observe(time.Since(began)) }
 }

@@ -21,19 +21,13 @@ type filter struct {
 	lifts func(netip.Addr) bool // nil: none
 }
 
-func (d *Dialer) filter(lifts func(netip.Addr) bool) filter {
+// filter is one that asks check: Floor.Check, or Floor.Known for who cannot wait, of which a floor.ErrDue says that
+// Check is to be asked.
+func (d *Dialer) filter(check func(netip.AddrPort, bool) error, lifts func(netip.Addr) bool) filter {
 	if d.check != nil {
-		return filter{d.check, lifts}
+		check = d.check
 	}
-	return filter{d.Floor.Check, lifts}
-}
-
-// known is filter for who cannot wait: what Check would have to ask the system for is a floor.ErrDue.
-func (d *Dialer) known(lifts func(netip.Addr) bool) filter {
-	if d.check != nil {
-		return filter{d.check, lifts}
-	}
-	return filter{d.Floor.Known, lifts}
+	return filter{check, lifts}
 }
 
 // allows returns nil if ap may be dialled. An IPv4-mapped address must be

@@ -168,8 +168,7 @@ func parseServer(s string) (netip.AddrPort, error) {
 // later.
 func (r *Resolver) Lookup(ctx context.Context, n policy.Name) ([]netip.Addr, error) {
 	now := r.now()
-	e, ok := r.cache.Get(n)
-	if ok && now.Before(e.fresh) {
+	if e, _ := r.cache.Get(n); e.freshAt(now) {
 		return e.addrs, e.err
 	}
 	f, old := r.join(n)
@@ -194,11 +193,14 @@ func (r *Resolver) Lookup(ctx context.Context, n policy.Name) ([]netip.Addr, err
 
 // Known returns the addresses of n, as Lookup does, if they are known without asking.
 func (r *Resolver) Known(n policy.Name) []netip.Addr {
-	if e, ok := r.cache.Get(n); ok && r.now().Before(e.fresh) {
+	if e, _ := r.cache.Get(n); e.freshAt(r.now()) {
 		return e.addrs
 	}
 	return nil
 }
+
+// freshAt reports whether it is all the answer still.
+func (e *entry) freshAt(now time.Time) bool { return e != nil && now.Before(e.fresh) }
 
 // usableAt reports whether there are addresses that may stand in for a failure.
 func (e *entry) usableAt(now time.Time) bool {
@@ -212,7 +214,7 @@ func (r *Resolver) join(n policy.Name) (*flight, *entry) {
 	defer r.mu.Unlock()
 	now := r.now()
 	old, _ := r.cache.Get(n)
-	if old != nil && now.Before(old.fresh) {
+	if old.freshAt(now) {
 		return nil, old // somebody else was quicker
 	}
 	if f := r.flights[n]; f != nil {
