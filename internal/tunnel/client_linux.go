@@ -22,12 +22,10 @@ var ErrNotYet = errors.New("nothing yet")
 // Its methods are called where nothing else of it is under way, and must not wait: by the begin of a Listener, by
 // what Await and AwaitUpstream call, or in Do.
 type Client struct {
-	fd     int
+	descriptor
 	remote netip.AddrPort
-	l      *loop
 
 	mu    sync.Mutex
-	op    int             // how the loop comes to watch it
 	then  func(late bool) // what is awaited
 	timer *time.Timer
 	nth   int // of what was awaited
@@ -66,10 +64,9 @@ func (c *Client) Read(b []byte) (int, error) {
 // Await calls f once something has happened to the connection since ErrNotYet, or is late, after d.
 func (c *Client) Await(d time.Duration, f func(late bool)) error {
 	if c.op == unix.EPOLL_CTL_ADD {
-		if err := c.l.watch(c.fd, c, c.op, happens); err != nil {
+		if err := c.watch(c, happens); err != nil {
 			return err
 		}
-		c.op = unix.EPOLL_CTL_MOD
 	}
 	c.await(d, f)
 	return nil
@@ -77,7 +74,7 @@ func (c *Client) Await(d time.Duration, f func(late bool)) error {
 
 // AwaitUpstream is Await for a connection that Connect has begun.
 func (c *Client) AwaitUpstream(up *Socket, d time.Duration, f func(late bool)) error {
-	if err := up.watch(c); err != nil {
+	if err := up.watch(c, happens|space); err != nil {
 		return err
 	}
 	c.await(d, f)
@@ -136,9 +133,8 @@ func (c *Client) Connect(to netip.AddrPort) (*Socket, error) {
 // Join takes the client and the upstream over, as the function of that name does.
 func (c *Client) Join(up *Socket, o Options) *Tunnel {
 	c.stop()
-	if c.l != up.l && c.op == unix.EPOLL_CTL_MOD {
-		_ = c.l.leave(c.fd) // fails for none that is watched
-		c.op = unix.EPOLL_CTL_ADD
+	if c.l != up.l {
+		_ = c.leave() // fails for none that is watched
 	}
 	t := newTunnel(o)
 	t.pair = pairOf(t, socket{fd: c.fd, op: c.op}, up)
@@ -148,22 +144,13 @@ func (c *Client) Join(up *Socket, o Options) *Tunnel {
 // Conn makes it a connection of package net. The client is that one's then, or closed if there is an error.
 func (c *Client) Conn() (net.Conn, error) {
 	c.stop()
-	if c.op == unix.EPOLL_CTL_MOD {
-		if err := c.l.leave(c.fd); err != nil {
-			closeFD(c.fd)
-			return nil, err
-		}
-	}
-	return netConn(c.fd)
+	return c.netConn()
 }
 
 // Close closes the connection.
 func (c *Client) Close() {
 	c.stop()
-	if c.op == unix.EPOLL_CTL_MOD {
-		c.l.forget(c.fd)
-	}
-	closeFD(c.fd)
+	c.close()
 }
 
 // CloseWith writes the last that a client is told, and closes the connection. What the client sends meanwhile is read

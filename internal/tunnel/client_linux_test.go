@@ -402,17 +402,23 @@ func TestLater(t *testing.T) {
 	}
 }
 
+// sendEarly sends "early", while the client is being watched or without.
+func sendEarly(t *testing.T, c *Client, peer net.Conn, watched bool) {
+	t.Helper()
+	if !watched {
+		io.WriteString(peer, "early")
+		return
+	}
+	told := awaits(t, c, wait)
+	io.WriteString(peer, "early")
+	is(t, told, false)
+}
+
 // What a client has sent is there for who takes it over, whatever was awaited before.
 func TestClientConn(t *testing.T) {
 	for _, watched := range []bool{false, true} {
 		c, peer := accepted(t)
-		if watched {
-			told := awaits(t, c, wait)
-			io.WriteString(peer, "early")
-			is(t, told, false)
-		} else {
-			io.WriteString(peer, "early")
-		}
+		sendEarly(t, c, peer, watched)
 		conn, err := c.Conn()
 		if err != nil {
 			t.Fatal(err)
@@ -459,13 +465,7 @@ func TestClientJoin(t *testing.T) {
 	for _, same := range []bool{true, false} {
 		for _, watched := range []bool{true, false} {
 			c, client := accepted(t)
-			if watched {
-				told := awaits(t, c, wait)
-				io.WriteString(client, "early")
-				is(t, told, false)
-			} else {
-				io.WriteString(client, "early")
-			}
+			sendEarly(t, c, client, watched)
 			ln, addr := listen(t, "tcp4", "127.0.0.1:0")
 			var s *Socket
 			for range 100 {

@@ -143,7 +143,10 @@ func (s *listening) turn(l *loop, _ int, _ uint32) {
 		fd, remote, err := s.accept()
 		switch err {
 		case nil:
-			c := &Client{fd: fd, remote: netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()), l: l, op: unix.EPOLL_CTL_ADD}
+			c := &Client{
+				descriptor: descriptor{fd: fd, l: l, op: unix.EPOLL_CTL_ADD},
+				remote:     netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()),
+			}
 			c.Do(func() { s.ln.begin(c) })
 		case unix.EINTR, unix.ECONNABORTED, unix.EPROTO, unix.EPERM: // this one is gone, or a firewall's
 		case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:

@@ -107,7 +107,7 @@ func bare(c net.Conn) *Socket {
 	if err != nil {
 		return nil
 	}
-	return &Socket{fd: fd, l: l, op: unix.EPOLL_CTL_ADD}
+	return &Socket{descriptor: descriptor{fd: fd, l: l, op: unix.EPOLL_CTL_ADD}}
 }
 
 // start hands the pair to its loop.

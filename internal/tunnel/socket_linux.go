@@ -15,11 +15,9 @@ import (
 // held: package net asks the kernel for addresses that are known here, and sets
 // options that most tunnels do not live long enough to need.
 type Socket struct {
-	fd     int // -1 once it is closed, or a tunnel has it
-	remote netip.AddrPort
-	l      *loop
-	op     int           // how the loop comes to watch it
-	woken  chan struct{} // nil until a goroutine had to wait for something
+	descriptor // fd is -1 once it is closed, or a tunnel has it
+	remote     netip.AddrPort
+	woken      chan struct{} // nil until a goroutine had to wait for something
 }
 
 // Connect connects to an address, which is the very one that connect(2) gets.
@@ -62,7 +60,7 @@ func (l *loop) socket(to netip.AddrPort) (*Socket, error) {
 		closeFD(fd)
 		return nil, dialError(to, os.NewSyscallError("setsockopt", err))
 	}
-	return &Socket{fd: fd, remote: to, l: l, op: unix.EPOLL_CTL_ADD}, nil
+	return &Socket{descriptor: descriptor{fd: fd, l: l, op: unix.EPOLL_CTL_ADD}, remote: to}, nil
 }
 
 // connect asks a second time for how it stands, which tells of an error as well
@@ -105,7 +103,7 @@ func (s *Socket) checkSelf() error {
 func (s *Socket) wait(ctx context.Context) error {
 	if s.woken == nil {
 		s.woken = make(chan struct{}, 1)
-		if err := s.watch(s); err != nil {
+		if err := s.watch(s, happens|space); err != nil {
 			return err
 		}
 	}
@@ -115,15 +113,6 @@ func (s *Socket) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ended(ctx)
 	}
-}
-
-// watch has w told of what happens to the socket, from now on.
-func (s *Socket) watch(w watcher) error {
-	if err := s.l.watch(s.fd, w, s.op, happens|space); err != nil {
-		return err
-	}
-	s.op = unix.EPOLL_CTL_MOD
-	return nil
 }
 
 // ended is the error of a context, as package net has it.
@@ -219,11 +208,9 @@ func (s *Socket) Close() error {
 	if s.fd < 0 {
 		return nil
 	}
-	fd := s.release()
-	if s.op == unix.EPOLL_CTL_MOD {
-		s.l.forget(fd)
-	}
-	closeFD(fd)
+	d := s.descriptor
+	s.release()
+	d.close()
 	return nil
 }
 
@@ -234,19 +221,8 @@ func (s *Socket) release() int {
 	return fd
 }
 
-// conn makes it a connection of package net.
+// conn makes it a connection of package net. Whether it does or not, it is no Socket any more.
 func (s *Socket) conn() (net.Conn, error) {
-	if s.op == unix.EPOLL_CTL_MOD {
-		if err := s.l.leave(s.fd); err != nil {
-			return nil, err
-		}
-	}
-	return netConn(s.release())
-}
-
-// netConn makes a socket, which it takes, a connection of package net.
-func netConn(fd int) (net.Conn, error) {
-	f := os.NewFile(uintptr(fd), "socket")
-	defer f.Close()
-	return net.FileConn(f) // of a descriptor of its own
+	defer s.release()
+	return s.netConn()
 }
