@@ -33,17 +33,28 @@ func parseListenAddress(s string) (string, error) {
 	if err != nil || na.Network != "tcp" || na.PortRangeSize() != 1 || na.StartPort == 0 {
 		return "", bad
 	}
-	if na.Host != "" {
-		addr, err := netip.ParseAddr(na.Host)
-		if err != nil {
-			return "", bad
-		}
-		na.Host = addr.Unmap().String()
-		if addr.Unmap().IsUnspecified() { // either of which is both families
-			na.Host = ""
-		}
+	if !respell(&na) {
+		return "", bad
 	}
 	return na.JoinHostPort(0), nil
+}
+
+// respell gives the host of an address to listen on its one spelling, which is none for all addresses of both families.
+// It reports whether that is an address, and no name.
+func respell(na *caddy.NetworkAddress) bool {
+	if na.Host == "" {
+		return true
+	}
+	addr, err := netip.ParseAddr(na.Host)
+	if err != nil {
+		return false
+	}
+	if addr = addr.Unmap(); addr.IsUnspecified() {
+		na.Host = ""
+	} else {
+		na.Host = addr.String()
+	}
+	return true
 }
 
 // provisionListeners checks what Start will listen on.

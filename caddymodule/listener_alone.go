@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -19,7 +18,7 @@ func (a *App) listenAlone() error {
 	if len(a.Listen) == 0 {
 		return nil
 	}
-	taken := make(map[netip.AddrPort]string)
+	taken := make(map[string]string)
 	servers, err := a.serversOfOthers()
 	if err != nil {
 		return err
@@ -33,11 +32,8 @@ func (a *App) listenAlone() error {
 	}
 	for _, l := range a.Listen {
 		for _, s := range l.Addresses {
-			for _, at := range listensAt(s) {
-				if by, ok := taken[at]; ok {
-					return fmt.Errorf("listen %s: %s listens there, too", s, by)
-				}
-				taken[at] = "listen " + s
+			if by, ok := taken[s]; ok {
+				return fmt.Errorf("listen %s: %s listens there, too", s, by)
 			}
 		}
 	}
@@ -69,24 +65,15 @@ func (a *App) serversOfOthers() (map[string][]string, error) {
 	return servers, nil
 }
 
-// listensAt are the sockets of TCP that an address to listen on means, those of all addresses in one spelling. There are
-// none for names.
-func listensAt(s string) (at []netip.AddrPort) {
+// listensAt are the sockets of TCP that an address to listen on means, each as parseListenAddress has it. There are none
+// for names.
+func listensAt(s string) (at []string) {
 	na, err := caddy.ParseNetworkAddress(s)
-	if err != nil || !strings.HasPrefix(na.Network, "tcp") {
+	if err != nil || !strings.HasPrefix(na.Network, "tcp") || !respell(&na) {
 		return nil
 	}
-	addr := netip.IPv6Unspecified()
-	if na.Host != "" {
-		if addr, err = netip.ParseAddr(na.Host); err != nil {
-			return nil
-		}
-		if addr = addr.Unmap(); addr.IsUnspecified() {
-			addr = netip.IPv6Unspecified()
-		}
-	}
-	for port := na.StartPort; port <= na.EndPort; port++ {
-		at = append(at, netip.AddrPortFrom(addr, uint16(port)))
+	for i := range na.PortRangeSize() {
+		at = append(at, na.JoinHostPort(i))
 	}
 	return at
 }
