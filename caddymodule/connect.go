@@ -58,14 +58,12 @@ func (h *HTTPHandler) connect(w http.ResponseWriter, r *http.Request, rec *recor
 		}
 	}
 	h.app.decided(rec)
-	if err == nil {
-		var written int
-		written, err = up.Write(first)
-		rec.early = int64(written)
-	}
 	if err != nil {
 		rec.Error = err.Error()
 		h.app.closed(rec.opened(t.name, nil), rec)
+		return false
+	}
+	if !h.app.passOn(t.name, rec, up, first) {
 		return false
 	}
 	join := func(up *tunnel.Socket, o tunnel.Options) (*tunnel.Tunnel, error) { return tunnel.Join(client, up, o) }

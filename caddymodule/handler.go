@@ -196,7 +196,17 @@ func (a *App) admit(r *record, f front, read []byte, release func()) (goesOn boo
 	a.decided(r)
 
 	// What was read is the first that the upstream gets. There is more of it if a matcher of layer4 has read ahead.
-	for _, b := range [][]byte{read, f.ahead()} {
+	if !a.passOn(n, r, up, read, f.ahead()) {
+		return false
+	}
+	a.tunnel(n, set, r, f.join, up, release)
+	return true
+}
+
+// passOn has the upstream get what was read of the client before the tunnel. If it does not, the tunnel is over, which
+// is recorded.
+func (a *App) passOn(n policy.Name, r *record, up *tunnel.Socket, read ...[]byte) bool {
+	for _, b := range read {
 		written, err := up.Write(b)
 		r.early += int64(written)
 		if err != nil {
@@ -205,7 +215,6 @@ func (a *App) admit(r *record, f front, read []byte, release func()) (goesOn boo
 			return false
 		}
 	}
-	a.tunnel(n, set, r, f.join, up, release)
 	return true
 }
 

@@ -265,11 +265,7 @@ func (v *visit) finish() {
 	defer up.Close() // unless it is the tunnel's by then
 	v.Upstream = up.RemoteAddr()
 	v.app.decided(&v.record)
-	n, err := up.Write(v.buf[v.early:])
-	v.early += int64(n)
-	if err != nil {
-		v.Error = err.Error()
-		v.app.closed(v.opened(v.name, nil), &v.record)
+	if !v.app.passOn(v.name, &v.record, up, v.buf[v.early:]) {
 		v.leave()
 		return
 	}
