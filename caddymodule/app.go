@@ -222,8 +222,8 @@ func parseAddresses(ss []string) ([]netip.Prefix, error) {
 	return ps, nil
 }
 
-// Start begins to watch the policy and to accept connections. From now on this configuration judges what is open, whichever
-// configuration opened it.
+// Start begins to watch the policy and to accept connections. From now on this configuration judges what is open,
+// whichever configuration opened it.
 func (a *App) Start() error {
 	if _, err := a.sites(); err != nil {
 		return err

@@ -27,8 +27,8 @@ type ownSet struct {
 }
 
 // has reports whether a, which is unmapped and without a zone, is an address of this host. All of
-// loopback is. Unless ask is set, it is ErrDue that the system would be asked. If the interfaces cannot be read, those that were read last count; err is that of the first
-// attempt.
+// loopback is. If the interfaces cannot be read, those that were read last count; err is that of the first
+// attempt. Unless ask is set, it is ErrDue that the system would be asked.
 func (o *ownAddrs) has(a netip.Addr, ask bool) (bool, error) {
 	if a.IsLoopback() {
 		return true, nil
