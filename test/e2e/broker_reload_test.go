@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,42 +62,24 @@ func testBrokerReload(t *testing.T, c config) {
 		}
 		return ours, nil
 	}
-	reload := func() {
-		g.inGateway(t, []string{l.publicRoots(t)}, "caddy reload --force --config Caddyfile --adapter caddyfile --address unix/"+adminSocket)
-	}
+	reload := func() { g.reloadCaddy(t, l.publicRoots(t)) }
 
 	kept := converseOver(l.secure(t, openAI))
 	kept.ask(t, head("GET /v1/models", openAI)).is(t, welcome)
-	done := make(chan struct{})
-	var clients sync.WaitGroup
-	var good, lost atomic.Int64
-	for range 4 {
-		clients.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				switch ours, err := once(openAI); {
-				case errors.Is(err, unix.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-					lost.Add(1)
-				case err != nil || !ours:
-					t.Errorf("brokered: %v, %v", ours, err)
-					return
-				default:
-					good.Add(1)
-				}
-			}
-		})
-	}
-	for range 5 {
-		reload()
-	}
-	close(done)
-	clients.Wait()
-	if g, l := good.Load(), lost.Load(); g < 50 || l > g/10 {
-		t.Errorf("%d requests, and %d lost", g, l)
+	served, lost := whileVisited(t, func() (lost bool, err error) {
+		ours, err := once(openAI)
+		lost = errors.Is(err, unix.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err == nil && !ours {
+			err = errors.New("not brokered")
+		}
+		return lost, err
+	}, func() {
+		for range 5 {
+			reload()
+		}
+	})
+	if served < 50 || lost > served/10 {
+		t.Errorf("%d requests, and %d lost", served, lost)
 	}
 	// What was open is served to its end, or is closed; it is never handed to somebody else.
 	if _, err := fmt.Fprint(kept, head("GET /v1/models", openAI)); err == nil {

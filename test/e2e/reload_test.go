@@ -270,6 +270,19 @@ func TestConfigMap(t *testing.T) {
 // reset, or closed.
 func (l *lab) visitors(t *testing.T, do func()) (served, lost int64) {
 	t.Helper()
+	return whileVisited(t, func() (lost bool, err error) {
+		body, err := l.get("api.example.com")
+		if err == nil && body != page("api.example.com") {
+			err = fmt.Errorf("got %q", body)
+		}
+		return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF), err
+	}, do)
+}
+
+// whileVisited has four clients visit again and again while do runs. A visit that fails and is not lost ends the client,
+// and is an error of the test.
+func whileVisited(t *testing.T, visit func() (lost bool, err error), do func()) (served, lost int64) {
+	t.Helper()
 	done := make(chan struct{})
 	var clients sync.WaitGroup
 	var good, bad atomic.Int64
@@ -281,11 +294,11 @@ func (l *lab) visitors(t *testing.T, do func()) (served, lost int64) {
 					return
 				default:
 				}
-				switch body, err := l.get("api.example.com"); {
-				case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
+				switch lost, err := visit(); {
+				case lost:
 					bad.Add(1)
-				case err != nil || body != page("api.example.com"):
-					t.Errorf("%q, %v", body, err)
+				case err != nil:
+					t.Error(err)
 					return
 				default:
 					good.Add(1)
@@ -303,9 +316,9 @@ func (l *lab) visitors(t *testing.T, do func()) (served, lost int64) {
 }
 
 // reloadCaddy has Caddy take its Caddyfile, whether it has changed or not.
-func (g *gateway) reloadCaddy(t *testing.T) {
+func (g *gateway) reloadCaddy(t *testing.T, env ...string) {
 	t.Helper()
-	g.inGateway(t, nil, "caddy reload --force --config Caddyfile --adapter caddyfile --address unix/"+adminSocket)
+	g.inGateway(t, env, "caddy reload --force --config Caddyfile --adapter caddyfile --address unix/"+adminSocket)
 }
 
 // The socket of a listen option outlives the configuration: a reload loses nobody.
